@@ -1,0 +1,5 @@
+//! (being built)
+#![no_std]
+#[cfg(feature = "alloc")]
+extern crate alloc;
+pub mod resp;
