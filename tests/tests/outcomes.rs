@@ -1,0 +1,2 @@
+//! Outcomes.
+fn main() {}

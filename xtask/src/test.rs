@@ -1,0 +1,220 @@
+//! `cargo xtask test`: everything that has to hold before a change is taken.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use xtask::servers::{Manifest, ServerKind, WITHOUT_VARIABLE};
+
+use crate::core_rules;
+use crate::fetch;
+use crate::steps::Steps;
+
+/// How much to run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Core,
+    Redis,
+    All,
+}
+
+impl Scope {
+    pub(crate) fn parse(words: &[&str]) -> Result<Self, String> {
+        match words {
+            [] | ["all"] => Ok(Self::All),
+            ["core"] => Ok(Self::Core),
+            ["redis"] => Ok(Self::Redis),
+            _ => Err(format!("test {}: no such part", words.join(" "))),
+        }
+    }
+}
+
+pub(crate) fn run(root: &Path, scope: Scope, without: &BTreeSet<ServerKind>) -> Result<(), String> {
+    let mut steps = Steps::new(root);
+    let nextest = has_nextest();
+    if !nextest {
+        println!("cargo-nextest is not installed; using cargo test");
+    }
+    if scope != Scope::Redis {
+        core(root, &mut steps, nextest)?;
+    }
+    if scope != Scope::Core {
+        redis(&mut steps, nextest, without)?;
+    }
+    if scope == Scope::All {
+        rest(root, &mut steps)?;
+    }
+    steps.summary();
+    announce(without);
+    Ok(())
+}
+
+/// Everything that needs no server.
+fn core(root: &Path, steps: &mut Steps, nextest: bool) -> Result<(), String> {
+    steps.command("format", &[], "cargo fmt --all --check")?;
+    steps.command(
+        "clippy",
+        &[],
+        "cargo clippy --workspace --all-targets -- -D warnings",
+    )?;
+    steps.command(
+        "documentation",
+        &[("RUSTDOCFLAGS", "-Dwarnings")],
+        "cargo doc --workspace --no-deps",
+    )?;
+    if nextest {
+        steps.command(
+            "unit and property tests",
+            &[],
+            "cargo nextest run --config-file tests/nextest.toml --workspace -E 'not (package(tenure-tests) and kind(test))'",
+        )?;
+    } else {
+        steps.command(
+            "unit and property tests",
+            &[],
+            "cargo test --workspace --exclude tenure-tests --lib --bins --tests",
+        )?;
+        steps.command(
+            "harness unit tests",
+            &[],
+            "cargo test -p tenure-tests --lib",
+        )?;
+    }
+    steps.command("doctests", &[], "cargo test --workspace --doc")?;
+    steps.command(
+        "core alone: build",
+        &[],
+        "cargo build -p tenure-core --no-default-features",
+    )?;
+    steps.command(
+        "core alone: tests",
+        &[],
+        match nextest {
+            true => {
+                "cargo nextest run --config-file tests/nextest.toml -p tenure-core --no-default-features --no-tests=pass"
+            }
+            false => "cargo test -p tenure-core --no-default-features --lib --tests",
+        },
+    )?;
+    steps.step("core rules", "cargo xtask core-rules", || {
+        core_rules::check(root)
+    })?;
+    steps.step("outcome table", "cargo xtask outcomes --check", || {
+        crate::outcomes(root, true)
+    })
+}
+
+/// The real servers.
+fn redis(steps: &mut Steps, nextest: bool, without: &BTreeSet<ServerKind>) -> Result<(), String> {
+    announce(without);
+    steps.step("servers", "cargo xtask servers", || fetch::servers(without))?;
+    let ids: Vec<&str> = without.iter().map(|kind| kind.id()).collect();
+    let ids = ids.join(",");
+    let variables: &[(&str, &str)] = match ids.is_empty() {
+        true => &[],
+        false => &[(WITHOUT_VARIABLE, &ids)],
+    };
+    steps.command(
+        "real servers",
+        variables,
+        match nextest {
+            true => {
+                "cargo nextest run --config-file tests/nextest.toml -p tenure-tests -E 'kind(test)'"
+            }
+            false => "cargo test -p tenure-tests --tests",
+        },
+    )
+}
+
+/// What shows that it all fits together: the example a reader meets first, and the counted budgets.
+fn rest(root: &Path, steps: &mut Steps) -> Result<(), String> {
+    if root.join("examples/quickstart.rs").exists() {
+        let server = Spare::start()?;
+        steps.command(
+            "quickstart example",
+            &[("TENURE_STORE", &server.url)],
+            "cargo run --example quickstart",
+        )?;
+    }
+    let bench = root.join("bench/src/main.rs");
+    if bench.exists() {
+        steps.command(
+            "counted budgets",
+            &[],
+            "cargo run --release -p tenure-bench -- --check",
+        )?;
+    }
+    Ok(())
+}
+
+fn announce(without: &BTreeSet<ServerKind>) {
+    for kind in without {
+        println!(
+            "\n*** {kind} IS LEFT OUT, as asked: nothing here says anything about {} ***",
+            kind.wanted()
+        );
+    }
+}
+
+fn has_nextest() -> bool {
+    Command::new("cargo")
+        .args(["nextest", "--version"])
+        .stdin(Stdio::null())
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+/// A server for the example, with nothing kept.
+struct Spare {
+    child: std::process::Child,
+    folder: std::path::PathBuf,
+    url: String,
+}
+
+impl Spare {
+    fn start() -> Result<Self, String> {
+        let say = |error: std::io::Error| format!("starting a server: {error}");
+        let manifest = Manifest::load_default().map_err(say)?;
+        let entry = manifest.servers.last().ok_or("no server to start")?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(say)?;
+        let port = listener.local_addr().map_err(say)?.port();
+        drop(listener);
+        let folder = env::temp_dir().join(format!("tenure-xtask-{}", std::process::id()));
+        fs::create_dir_all(&folder).map_err(say)?;
+        let child = Command::new(&entry.argv[0])
+            .args(&entry.argv[1..])
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no", "--dir"])
+            .arg(&folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(say)?;
+        let spare = Self {
+            child,
+            folder,
+            url: format!("redis://127.0.0.1:{port}/"),
+        };
+        let until = Instant::now() + Duration::from_secs(10);
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            if Instant::now() > until {
+                return Err("the server for the example does not answer".into());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(spare)
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        fs::remove_dir_all(&self.folder).ok();
+    }
+}
