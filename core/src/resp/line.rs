@@ -57,7 +57,7 @@ pub(super) fn is_big_number(line: &[u8]) -> bool {
 
 /// Whether the content of a `,` line is a number: `[+-]digits[.digits][(e|E)[+-]digits]`, or a name.
 ///
-/// `-nan` is what servers older than 7.2 print where the C library does.
+/// `-nan` is what older servers print where their C library does.
 pub(super) fn is_double(line: &[u8]) -> bool {
     if matches!(line, b"inf" | b"-inf" | b"nan" | b"-nan") {
         return true;
