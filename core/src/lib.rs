@@ -1,5 +1,44 @@
-//! (being built)
+//! The lease machine of Tenure: no sockets, no clock, no randomness inside.
+//!
+//! Data flows one way: bytes -> [`conn`] -> [`plan`] -> [`leases`] -> [`lease`] -> event. The
+//! current time is an argument of every call that depends on it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`time`] | `Tick`, `Deadline` |
+//! | [`config`], [`error`], [`rng`] | checked times; what can go wrong; jitter |
+//! | [`lease`] | the policy of one lock; no bytes, no allocation |
+//! | [`resp`] | the codec of RESP2 and RESP3; no allocation |
+//! | [`names`] | keys and values on the server |
+//! | [`leases`] | many leases: table, deadlines, local queue; any store executes their operations |
+//! | [`conn`] | one connection: handshake, replies in order, pushes |
+//! | [`plan`] | operation to command, reply to outcome: the only place that knows Redis commands |
+//! | [`mux`] | the three composed: many leases on one connection |
+//!
+//! Without the feature `alloc` (on by default) only `time`, `config`, `error`, `rng`, `lease` and
+//! `resp` remain, and nothing allocates.
+//!
+//! No input bytes and no `now` make it panic.
 #![no_std]
+
 #[cfg(feature = "alloc")]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod config;
+#[cfg(feature = "alloc")]
+pub mod conn;
+pub mod error;
+pub mod lease;
+#[cfg(feature = "alloc")]
+pub mod leases;
+#[cfg(feature = "alloc")]
+pub mod mux;
+#[cfg(feature = "alloc")]
+pub mod names;
+#[cfg(feature = "alloc")]
+pub mod plan;
 pub mod resp;
+pub mod rng;
+pub mod time;

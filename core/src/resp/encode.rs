@@ -165,8 +165,12 @@ fn put(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
 }
 
 fn put_header(out: &mut [u8], at: usize, kind: u8, count: usize) -> usize {
-    out[at] = kind;
-    let at = put_number(out, at + 1, count as u64);
+    // Nearly all counts have one digit, and then the whole header has one size.
+    if count < 10 {
+        return put(out, at, &[kind, b'0' + count as u8, b'\r', b'\n']);
+    }
+    let at = put(out, at, &[kind]);
+    let at = put_number(out, at, count as u64);
     put(out, at, b"\r\n")
 }
 

@@ -367,6 +367,7 @@ struct Next<'a> {
     inside: u64,
 }
 
+#[inline(always)]
 fn head(bytes: &[u8]) -> Option<Head<'_>> {
     let (&kind, after) = bytes.split_first()?;
     let end = after.iter().position(|&byte| byte == b'\r')?;
@@ -393,6 +394,7 @@ fn head(bytes: &[u8]) -> Option<Head<'_>> {
 }
 
 /// The value at the start of `bytes`, behind its attributes. `depth` is the number of aggregates around it.
+#[inline(always)]
 fn next_value(mut bytes: &[u8], depth: u8) -> Option<Next<'_>> {
     loop {
         let Head { kind, body, rest } = head(bytes)?;
@@ -426,6 +428,7 @@ fn next_value(mut bytes: &[u8], depth: u8) -> Option<Next<'_>> {
     }
 }
 
+#[inline(always)]
 fn scalar(kind: u8, content: &[u8]) -> Option<Value<'_>> {
     Some(match kind {
         b'+' => Value::Simple(content),

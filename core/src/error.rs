@@ -1,0 +1,270 @@
+//! What can go wrong, told apart: a bad configuration, an error reply, a failed request.
+
+use core::fmt;
+use core::time::Duration;
+
+use crate::resp::ProtocolError;
+
+/// A configuration that cannot work. Nothing was sent.
+///
+/// The message names the value and the range that is allowed.
+///
+/// ```
+/// use core::time::Duration;
+/// use tenure_core::config::LeaseConfig;
+///
+/// let error = LeaseConfig::new(Duration::from_millis(5)).build().unwrap_err();
+/// assert_eq!(error.to_string(), "a lease of 5ms is out of range: from 20ms to 2592000s");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The lease is shorter than 20 ms or longer than 30 days.
+    Lease(Duration),
+    /// The margin is under a millisecond or leaves nothing of the lease.
+    Margin {
+        /// What was asked for.
+        margin: Duration,
+        /// It must be less than this.
+        lease: Duration,
+    },
+    /// Not zero < `renew_every` < `give_up_after` < lease - margin.
+    Intervals {
+        /// Time from a hand-out to the next renewal.
+        renew_every: Duration,
+        /// Time from the last confirmed hand-out to giving up.
+        give_up_after: Duration,
+        /// Lease less margin.
+        validity: Duration,
+    },
+    /// The reply limit is zero or leaves no room for two fresh connections before the hold is given up.
+    ReplyLimit {
+        /// What was asked for.
+        limit: Duration,
+        /// The most that fits: (`give_up_after` - `renew_every`) / 3.
+        most: Duration,
+    },
+    /// `max_hold` is shorter than one lease.
+    MaxHold {
+        /// What was asked for.
+        max_hold: Duration,
+        /// The lease.
+        lease: Duration,
+    },
+    /// The name is empty or longer than 1,024 bytes.
+    Name {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The key prefix has a brace, or is longer than 256 bytes.
+    Prefix {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The label is longer than 128 bytes once escaped.
+    Label {
+        /// Its length in bytes once escaped.
+        len: usize,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use crate::config::{MAX_LABEL, MAX_LEASE, MAX_NAME, MAX_PREFIX, MIN_LEASE, MIN_MARGIN};
+        match *self {
+            ConfigError::Lease(lease) => write!(
+                f,
+                "a lease of {lease:?} is out of range: from {MIN_LEASE:?} to {MAX_LEASE:?}"
+            ),
+            ConfigError::Margin { margin, lease } => write!(
+                f,
+                "a margin of {margin:?} is out of range: from {MIN_MARGIN:?} to less than the lease of {lease:?}"
+            ),
+            ConfigError::Intervals {
+                renew_every,
+                give_up_after,
+                validity,
+            } => write!(
+                f,
+                "the intervals cannot work: they must be 0 < renew_every ({renew_every:?}) < give_up_after ({give_up_after:?}) < lease - margin ({validity:?})"
+            ),
+            ConfigError::ReplyLimit { limit, most } => write!(
+                f,
+                "a reply limit of {limit:?} is out of range: more than 0 and at most {most:?}, which is (give_up_after - renew_every) / 3"
+            ),
+            ConfigError::MaxHold { max_hold, lease } => write!(
+                f,
+                "max_hold of {max_hold:?} is shorter than the lease of {lease:?}: shorten the lease, or use no_renew"
+            ),
+            ConfigError::Name { len } => write!(
+                f,
+                "a name of {len} bytes is out of range: from 1 to {MAX_NAME} bytes"
+            ),
+            ConfigError::Prefix { len } => write!(
+                f,
+                "the key prefix ({len} bytes) must have no brace and at most {MAX_PREFIX} bytes"
+            ),
+            ConfigError::Label { len } => write!(
+                f,
+                "a label of {len} bytes (escaped) is out of range: at most {MAX_LABEL} bytes"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+/// The first word of an error reply. Only the word is looked at: texts differ between servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// A replica: the server will not write.
+    ReadOnly,
+    /// The server is loading its data.
+    Loading,
+    /// A script is running.
+    Busy,
+    /// A replica that lost its primary.
+    MasterDown,
+    /// Too few replicas to accept a write.
+    NoReplicas,
+    /// Out of memory.
+    OutOfMemory,
+    /// Slot migration under way.
+    TryAgain,
+    /// The cluster is not serving.
+    ClusterDown,
+    /// Persistence fails and the server refuses writes for it.
+    Misconf,
+    /// Wrong user or password.
+    WrongPass,
+    /// No password was given and one is needed.
+    NoAuth,
+    /// The user lacks a permission.
+    NoPerm,
+    /// The key lives on another node of a cluster.
+    Moved,
+    /// The key holds another type.
+    WrongType,
+    /// The script is not cached.
+    NoScript,
+    /// The protocol version is not spoken.
+    NoProto,
+    /// The server refuses connections from here.
+    Denied,
+    /// `ERR`, or a word that is not known.
+    Other,
+}
+
+impl ServerError {
+    /// Reads the first word of an error reply.
+    ///
+    /// ```
+    /// use tenure_core::error::ServerError;
+    /// assert_eq!(ServerError::of(b"READONLY You can't write against a read only replica."), ServerError::ReadOnly);
+    /// assert!(ServerError::ReadOnly.waiting_may_cure());
+    /// assert!(!ServerError::of(b"NOPERM no").waiting_may_cure());
+    /// ```
+    pub fn of(text: &[u8]) -> ServerError {
+        let word = text.split(|b| *b == b' ').next().unwrap_or_default();
+        match word {
+            b"READONLY" => ServerError::ReadOnly,
+            b"LOADING" => ServerError::Loading,
+            b"BUSY" => ServerError::Busy,
+            b"MASTERDOWN" => ServerError::MasterDown,
+            b"NOREPLICAS" => ServerError::NoReplicas,
+            b"OOM" => ServerError::OutOfMemory,
+            b"TRYAGAIN" => ServerError::TryAgain,
+            b"CLUSTERDOWN" => ServerError::ClusterDown,
+            b"MISCONF" => ServerError::Misconf,
+            b"WRONGPASS" => ServerError::WrongPass,
+            b"NOAUTH" => ServerError::NoAuth,
+            b"NOPERM" => ServerError::NoPerm,
+            b"MOVED" | b"ASK" | b"CROSSSLOT" => ServerError::Moved,
+            b"WRONGTYPE" => ServerError::WrongType,
+            b"NOSCRIPT" => ServerError::NoScript,
+            b"NOPROTO" => ServerError::NoProto,
+            b"DENIED" => ServerError::Denied,
+            _ => ServerError::Other,
+        }
+    }
+
+    /// Whether the same command may succeed later without anybody changing a setting.
+    pub fn waiting_may_cure(self) -> bool {
+        matches!(
+            self,
+            ServerError::ReadOnly
+                | ServerError::Loading
+                | ServerError::Busy
+                | ServerError::MasterDown
+                | ServerError::NoReplicas
+                | ServerError::OutOfMemory
+                | ServerError::TryAgain
+                | ServerError::ClusterDown
+                | ServerError::Misconf
+        )
+    }
+}
+
+/// Why a connection ended, or could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkFault {
+    /// The transport could not be opened: refused, unreachable, name not found.
+    Dial,
+    /// The transport was not open within the connect limit.
+    DialTimedOut,
+    /// The peer closed the connection, or it failed.
+    Closed,
+    /// A reply was overdue by the reply limit.
+    ReplyOverdue,
+    /// The server asked to look elsewhere (it turned into a replica).
+    Retired,
+    /// The peer does not follow the protocol.
+    Protocol(ProtocolError),
+    /// A reply without a question, or a reply of the wrong shape.
+    UnexpectedReply,
+    /// The handshake was answered with an error.
+    Handshake(ServerError),
+}
+
+impl LinkFault {
+    /// Whether another try may succeed without anybody changing a setting.
+    pub fn waiting_may_cure(self) -> bool {
+        match self {
+            LinkFault::Protocol(_) => false,
+            LinkFault::Handshake(error) => error.waiting_may_cure(),
+            _ => true,
+        }
+    }
+}
+
+/// Why a request failed, or a renewal did not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The server answered an error.
+    Server(ServerError),
+    /// No connection, or the connection was lost before the reply.
+    Link(LinkFault),
+    /// Replies take longer than the lease leaves: nothing useful was left of the grant.
+    SlowReplies,
+    /// Too many attempts of this request are still without an answer.
+    TooManyUnanswered,
+    /// No reply within the patience of a single try.
+    NoReply,
+    /// The client is being closed.
+    Closed,
+}
+
+impl Failure {
+    /// Whether the same request may succeed later without anybody changing a setting.
+    pub fn waiting_may_cure(self) -> bool {
+        match self {
+            Failure::Server(error) => error.waiting_may_cure(),
+            Failure::Link(fault) => fault.waiting_may_cure(),
+            Failure::SlowReplies | Failure::NoReply => true,
+            Failure::TooManyUnanswered | Failure::Closed => false,
+        }
+    }
+}

@@ -1,0 +1,540 @@
+//! Many leases on one connection: [`leases`](crate::leases), [`plan`](crate::plan) and
+//! [`conn`](crate::conn) composed, with the reconnecting.
+//!
+//! A driver owns a transport and a clock and does this, over and over:
+//!
+//! 1. read what has arrived into [`recv_space`](Mux::recv_space), say so with [`received`](Mux::received), until
+//!    the transport has no more;
+//! 2. call [`handle_timeout`](Mux::handle_timeout) - after the reading, so that an answer that has
+//!    arrived counts before anything is given up;
+//! 3. call [`poll_output`](Mux::poll_output) and do what it says until it says [`Output::Idle`]; when
+//!    the transport takes no more bytes, skip to the next step;
+//! 4. sleep until [`deadline`](Mux::deadline), or until the transport is readable, or writable again
+//!    if bytes were left over, or a request was made.
+//!
+//! Read the clock freshly for every call. Requests may be made at any time, from any thread that holds
+//! the lock around the machine; whoever makes one does step 3 itself, as far as the transport takes it.
+//!
+//! ```
+//! use core::time::Duration;
+//! use tenure_core::config::{LeaseConfig, Wait};
+//! use tenure_core::leases::{Notice, Request};
+//! use tenure_core::mux::{LinkEvent, Mux, MuxConfig, Output};
+//! use tenure_core::names::Names;
+//! use tenure_core::time::Tick;
+//!
+//! let now = Tick::from_micros(0);
+//! let mut mux = Mux::new(MuxConfig::new(Names::new("lock:", "doc")?), 1);
+//! let terms = LeaseConfig::new(Duration::from_secs(30)).build()?;
+//! mux.acquire(now, &Request { name: b"a", terms, wait: Wait::Forever, secret: [1; 16], since_ms: 0 })?;
+//!
+//! # let mut greeted = false;
+//! let acquired = loop {
+//!     match mux.poll_output(now) {
+//!         Output::Connect => mux.handle_connected(now),
+//!         Output::Disconnect => {}
+//!         Output::Transmit(bytes) => {
+//!             // A server of two answers.
+//!             let reply: &[u8] = if bytes.starts_with(b"*2\r\n$5\r\nHELLO") { b"%1\r\n+proto\r\n:3\r\n" } else { b"_\r\n" };
+//!             let n = bytes.len();
+//!             mux.transmitted(now, n);
+//!             mux.recv_space()[..reply.len()].copy_from_slice(reply);
+//!             mux.received(now, reply.len());
+//!         }
+//!         Output::Link(LinkEvent::Up(info)) => assert_eq!(info.protocol, 3),
+//!         Output::Lease(event) => break event,
+//!         other => panic!("{other:?}"),
+//!     }
+//! };
+//! assert!(matches!(acquired.notice, Notice::Acquired { .. }));
+//! # Ok::<(), tenure_core::error::ConfigError>(())
+//! ```
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::config::REPLY_LIMIT;
+use crate::conn::{Conn, ConnConfig, Incoming, Orphan, ServerInfo};
+use crate::error::{ConfigError, Failure, LinkFault, ServerError};
+use crate::lease::{OpKind, Outcome};
+use crate::leases::{self, LeaseId, Leases, Op, Request};
+use crate::names::{Names, escape_text};
+use crate::plan::{self, Dialect, Form, Partial, ReplyTo, Verdict};
+use crate::rng::Rng;
+use crate::time::{Deadline, Reason, Tick};
+
+/// While so many bytes wait for the transport, operations stay typed: they can still be withdrawn.
+const ENCODE_AHEAD: usize = 16 * 1024;
+/// The delay before a reconnect: the first bound, doubled up to the last.
+const RECONNECT_FIRST: Duration = Duration::from_millis(10);
+const RECONNECT_LAST: Duration = Duration::from_secs(1);
+/// A dial and the handshake take no longer than this, and no longer than live holds allow.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// How the machine behaves on its connection.
+#[derive(Clone, Debug)]
+pub struct MuxConfig {
+    /// Keys and the label of values.
+    pub names: Names,
+    /// The handshake.
+    pub conn: ConnConfig,
+    /// The longest a dial and its handshake may take, 5 s.
+    pub connect_limit: Duration,
+    /// The longest a reply may take where no live hold asks for less, 5 s.
+    pub reply_limit: Duration,
+    /// The longest delay between two tries to connect, 1 s.
+    pub reconnect_limit: Duration,
+}
+
+impl MuxConfig {
+    /// The defaults, for a server without a password.
+    pub fn new(names: Names) -> MuxConfig {
+        MuxConfig {
+            names,
+            conn: ConnConfig::default(),
+            connect_limit: CONNECT_LIMIT,
+            reply_limit: REPLY_LIMIT,
+            reconnect_limit: RECONNECT_LAST,
+        }
+    }
+}
+
+/// What the driver is to do next.
+#[derive(Debug)]
+#[must_use]
+pub enum Output<'a> {
+    /// Tell the caller or holder.
+    Lease(leases::Event),
+    /// Tell whoever watches.
+    Link(LinkEvent),
+    /// Abort the transport, or the dial under way: abortively, so that nothing of it arrives later.
+    Disconnect,
+    /// Dial, then call [`Mux::handle_connected`] or [`Mux::handle_dial_failed`].
+    Connect,
+    /// Send as much of this as the transport takes, then call [`Mux::transmitted`].
+    Transmit(&'a [u8]),
+    /// Nothing to do before the deadline or the next input.
+    Idle(Deadline),
+}
+
+/// Something about the connection that is worth a log line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkEvent {
+    /// Connected, the handshake is done.
+    Up(ServerInfo),
+    /// The connection was lost.
+    Down(LinkFault),
+    /// A try to connect failed.
+    Failed {
+        /// Why.
+        fault: LinkFault,
+        /// The error reply, escaped.
+        text: Option<Box<str>>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// Not connected; the next try is at this tick.
+    Down(Tick),
+    /// Dialling or shaking hands, until this tick at the latest.
+    Opening(Tick),
+    Up,
+}
+
+/// A request on the connection.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    op: Op,
+    form: Form,
+}
+
+/// The composed machine. See the [module](self) for how it is driven.
+#[derive(Debug)]
+pub struct Mux {
+    config: MuxConfig,
+    conn: Conn<Call>,
+    leases: Leases,
+    dialect: Dialect,
+    link: Link,
+    link_events: VecDeque<LinkEvent>,
+    disconnect: bool,
+    /// Tries to connect since the connection last did anything useful.
+    failures: u32,
+    /// Leave this connection: the server became a replica.
+    retire: bool,
+    partial: Partial,
+    again: Vec<Call>,
+    rng: Rng,
+    closed: bool,
+}
+
+impl Mux {
+    /// A machine that wants to connect. `seed` feeds the jitter.
+    pub fn new(config: MuxConfig, seed: u64) -> Mux {
+        Mux {
+            conn: Conn::new(config.conn.clone()),
+            leases: Leases::new(config.names.clone(), seed),
+            config,
+            dialect: Dialect::of(&ServerInfo::default()),
+            link: Link::Down(Tick::ZERO),
+            link_events: VecDeque::new(),
+            disconnect: false,
+            failures: 0,
+            retire: false,
+            partial: Partial::default(),
+            again: Vec::new(),
+            rng: Rng::new(seed ^ 0x6a09_e667_f3bc_c908),
+            closed: false,
+        }
+    }
+
+    // ---- getters ----
+
+    /// The leases, to be looked at.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// Whether the connection is up.
+    pub fn is_up(&self) -> bool {
+        self.link == Link::Up
+    }
+
+    /// What the server has been found to speak.
+    pub fn dialect(&self) -> &Dialect {
+        &self.dialect
+    }
+
+    /// Whether it was closed and everything has been released or has expired.
+    pub fn is_finished(&self) -> bool {
+        self.closed && self.leases.is_empty()
+    }
+
+    /// When to call [`handle_timeout`](Mux::handle_timeout), whatever output is left.
+    pub fn deadline(&self) -> Deadline {
+        let link = match self.link {
+            Link::Down(at) | Link::Opening(at) => Deadline::At(at, Reason::Reconnect),
+            Link::Up => self.conn.deadline(),
+        };
+        link.or_earlier(self.leases.timer())
+    }
+
+    // ---- requests ----
+
+    /// Asks for a lock.
+    ///
+    /// # Errors
+    /// [`ConfigError::Name`]: nothing was begun.
+    pub fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError> {
+        self.leases.acquire(now, request)
+    }
+
+    /// Renew as soon as possible.
+    pub fn renew_now(&mut self, now: Tick, id: LeaseId) {
+        self.leases.renew_now(now, id);
+    }
+
+    /// Release; the answer is an event.
+    pub fn release(&mut self, now: Tick, id: LeaseId) {
+        self.leases.release(now, id);
+        self.purge(now);
+    }
+
+    /// Stop renewing and leave the key to its TTL.
+    pub fn abandon(&mut self, now: Tick, id: LeaseId) {
+        self.leases.abandon(now, id);
+        self.purge(now);
+    }
+
+    /// Nobody waits for this lease any more.
+    pub fn drop_guard(&mut self, now: Tick, id: LeaseId) {
+        self.leases.drop_guard(now, id);
+        self.purge(now);
+    }
+
+    /// Every request fails, every hold is told, and what is left to clear goes on until
+    /// [`is_finished`](Mux::is_finished).
+    pub fn close(&mut self, now: Tick) {
+        self.closed = true;
+        self.leases.close(now);
+        self.purge(now);
+    }
+
+    // ---- inputs ----
+
+    /// The transport is open.
+    pub fn handle_connected(&mut self, _now: Tick) {
+        if matches!(self.link, Link::Opening(_)) {
+            self.conn.open();
+        }
+    }
+
+    /// The dial failed.
+    pub fn handle_dial_failed(&mut self, now: Tick) {
+        if matches!(self.link, Link::Opening(_)) {
+            self.fault(now, LinkFault::Dial, false);
+        }
+    }
+
+    /// The peer closed the connection, or reading or writing failed.
+    pub fn handle_disconnected(&mut self, now: Tick) {
+        if !matches!(self.link, Link::Down(_)) {
+            self.fault(now, LinkFault::Closed, true);
+        }
+    }
+
+    /// Room to read into.
+    pub fn recv_space(&mut self) -> &mut [u8] {
+        self.conn.recv_space()
+    }
+
+    /// `n` bytes were read into [`recv_space`](Mux::recv_space). `now` is read after the reading.
+    pub fn received(&mut self, now: Tick, n: usize) {
+        self.conn.received(n);
+        loop {
+            match self.conn.poll() {
+                Ok(None) => break,
+                Ok(Some(Incoming::Ready(info))) => self.up(now, info),
+                // Nothing subscribes or tracks on this connection yet.
+                Ok(Some(Incoming::Push(_))) => {}
+                Ok(Some(Incoming::Reply(reply))) => {
+                    let Call { op, form } = reply.tag;
+                    let more = reply.more;
+                    let error = reply.value.error();
+                    if let Some(text) = error {
+                        self.leases.note_text(op.id, text);
+                        self.retire |= ServerError::of(text) == ServerError::ReadOnly;
+                    }
+                    let expected = plan::expected(&self.leases, op.id, op.kind);
+                    let to = ReplyTo {
+                        value: reply.value,
+                        expected: expected.as_ref().map_or(&[], |value| value.as_bytes()),
+                        handed_out: reply.handed_out,
+                        more,
+                    };
+                    let verdict = self.dialect.judge(form, op.kind, &to, &mut self.partial);
+                    Self::obey(
+                        &mut self.leases,
+                        &mut self.partial,
+                        &mut self.again,
+                        now,
+                        op,
+                        form,
+                        verdict,
+                    );
+                    if more == 0 {
+                        self.partial = Partial::default();
+                    }
+                    if error.is_none() {
+                        self.failures = 0;
+                    }
+                }
+                Err(fault) => {
+                    self.fault(now, fault, true);
+                    break;
+                }
+            }
+        }
+        let mut again = core::mem::take(&mut self.again);
+        again.drain(..).for_each(|call| self.submit(call));
+        self.again = again;
+        self.purge(now);
+        if core::mem::take(&mut self.retire) {
+            self.fault(now, LinkFault::Retired, true);
+        }
+    }
+
+    /// The transport took `n` of the bytes that the last [`Output::Transmit`] offered.
+    pub fn transmitted(&mut self, _now: Tick, n: usize) {
+        self.conn.transmitted(n);
+    }
+
+    /// Does what is due at `now`. Read what has arrived first.
+    pub fn handle_timeout(&mut self, now: Tick) {
+        match self.link {
+            Link::Opening(until) if now >= until => self.fault(now, LinkFault::DialTimedOut, true),
+            Link::Up if self.conn.is_overdue(now) => self.fault(now, LinkFault::ReplyOverdue, true),
+            _ => {}
+        }
+        self.leases.handle_timeout(now);
+        self.purge(now);
+    }
+
+    // ---- output ----
+
+    /// What to do next. See the [module](self) for the order.
+    pub fn poll_output(&mut self, now: Tick) -> Output<'_> {
+        if let Some(event) = self.leases.poll_event() {
+            return Output::Lease(event);
+        }
+        if let Some(event) = self.link_events.pop_front() {
+            return Output::Link(event);
+        }
+        if core::mem::take(&mut self.disconnect) {
+            return Output::Disconnect;
+        }
+        match self.link {
+            Link::Down(at) if now >= at && !self.is_finished() => {
+                self.link = Link::Opening(now + self.connect_limit());
+                return Output::Connect;
+            }
+            Link::Up => self.encode(now),
+            Link::Down(_) | Link::Opening(_) => {}
+        }
+        if self.conn.unsent() > 0 {
+            return Output::Transmit(self.conn.transmit(now));
+        }
+        Output::Idle(self.deadline())
+    }
+
+    // ---- helpers ----
+
+    /// Turns operations into bytes as late as possible: what is not bytes yet can be withdrawn.
+    fn encode(&mut self, now: Tick) {
+        while self.conn.unsent() < ENCODE_AHEAD {
+            let Some(op) = self.leases.poll_op(now) else {
+                break;
+            };
+            let form = self.dialect.form(op.kind);
+            self.submit(Call { op, form });
+        }
+    }
+
+    fn submit(&mut self, call: Call) {
+        let Call { op, form } = call;
+        let Some(lease) = self.leases.lease(op.id) else {
+            return;
+        };
+        let limit = lease.reply_limit(op.kind).min(self.config.reply_limit);
+        let replies = plan::replies(form, &self.leases, op.id);
+        if self.conn.is_ready() && replies > 0 {
+            self.conn.submit(call, replies, limit, |out| {
+                plan::write(form, &self.leases, op.id, op.kind, out)
+            });
+        }
+    }
+
+    /// Carries a verdict to the lease, or puts the operation another way.
+    fn obey(
+        leases: &mut Leases,
+        partial: &mut Partial,
+        again: &mut Vec<Call>,
+        now: Tick,
+        op: Op,
+        form: Form,
+        verdict: Verdict<'_>,
+    ) {
+        let mut repeat = |leases: &Leases, form| {
+            // Not for an operation that nobody wants any more: silence after the end.
+            if leases
+                .lease(op.id)
+                .is_some_and(|lease| lease.awaits(op.seq))
+            {
+                again.push(Call { op, form });
+            }
+        };
+        match verdict {
+            Verdict::More => {}
+            Verdict::Done(outcome) => leases.handle_outcome(now, op.id, op.seq, outcome),
+            Verdict::Again(form) => repeat(leases, form),
+            Verdict::Shown(shown) => {
+                let own = leases.own_attempt(op.id, shown);
+                if own.is_none() {
+                    leases.note_holder(op.id, shown);
+                }
+                let refused = Outcome::Refused {
+                    own,
+                    remaining: None,
+                };
+                match (form, op.kind, own) {
+                    // The PTTL is still to come.
+                    (Form::LookValue, ..) => partial.note_own(own),
+                    // How long the other's lease runs on is worth a look; one's own is taken over.
+                    (_, OpKind::Acquire { .. } | OpKind::Adopt { .. }, None) => {
+                        repeat(leases, Form::LookTtl)
+                    }
+                    _ => leases.handle_outcome(now, op.id, op.seq, refused),
+                }
+            }
+        }
+    }
+
+    /// Operations that nobody wants any more leave the transmit buffer, unless they have begun to leave.
+    fn purge(&mut self, now: Tick) {
+        while let Some(op) = self.leases.poll_superseded() {
+            let unsent = self
+                .conn
+                .purge(|call| call.op.id == op.id && call.op.seq == op.seq);
+            if unsent {
+                self.leases.handle_purged(now, op);
+            }
+        }
+    }
+
+    fn up(&mut self, now: Tick, info: ServerInfo) {
+        self.link = Link::Up;
+        self.dialect = Dialect::of(&info);
+        self.link_events.push_back(LinkEvent::Up(info));
+        self.leases.handle_link_up(now);
+    }
+
+    /// The connection, or the try to have one, is over.
+    fn fault(&mut self, now: Tick, fault: LinkFault, abort: bool) {
+        let was_up = self.link == Link::Up;
+        let failure = Failure::Link(fault);
+        let leases = &mut self.leases;
+        self.conn.end(|orphan: Orphan<Call>| {
+            let Call { op, form } = orphan.tag;
+            let outcome = match form {
+                // The refusal itself was answered; only who it was stays unknown.
+                Form::LookTtl | Form::LookValue => Outcome::Refused {
+                    own: None,
+                    remaining: None,
+                },
+                _ => Outcome::NoReply {
+                    maybe_executed: orphan.maybe_executed,
+                    failure,
+                },
+            };
+            leases.handle_outcome(now, op.id, op.seq, outcome);
+        });
+        self.partial = Partial::default();
+        self.retire = false;
+        self.disconnect |= abort;
+        let text = self.conn.fault_text();
+        if was_up {
+            self.leases.handle_link_down(now);
+            self.link_events.push_back(LinkEvent::Down(fault));
+        } else {
+            let text = (!text.is_empty()).then(|| escape_text(text, 200).into_boxed_str());
+            self.link_events
+                .push_back(LinkEvent::Failed { fault, text });
+        }
+        if !was_up || !fault.waiting_may_cure() {
+            let text = self.conn.fault_text();
+            self.leases.handle_link_failed(now, failure, text);
+        }
+        self.link = Link::Down(now + self.reconnect_delay());
+        self.purge(now);
+    }
+
+    /// Grows with every failure, jittered, and never eats up what a live hold has left.
+    fn reconnect_delay(&mut self) -> Duration {
+        let bound = RECONNECT_FIRST * (1 << self.failures.min(7));
+        let bound = bound
+            .min(self.config.reconnect_limit)
+            .min(self.leases.shortest_reply_limit() / 4);
+        self.failures = self.failures.saturating_add(1);
+        self.rng.up_to(bound)
+    }
+
+    fn connect_limit(&self) -> Duration {
+        self.config
+            .connect_limit
+            .min(self.leases.shortest_reply_limit())
+    }
+}

@@ -1,0 +1,357 @@
+//! The names on the server: the key of a lock, and the value an attempt writes.
+//!
+//! `docs/wire.md` is the contract. A key is the prefix and the name with `%`, `{` and `}`
+//! percent-escaped, so that helper keys can share its hash slot. A value is
+//! `tn1:` mark `:` since `:` label `.` secret `.` attempt; every other value is foreign.
+//!
+//! ```
+//! use tenure_core::names::{Names, Value};
+//!
+//! let names = Names::new("lock:", "web-1:4711")?;
+//! let mut key = Vec::new();
+//! names.key_into(b"order:{42}", &mut key)?;
+//! assert_eq!(key, b"lock:order:%7B42%7D");
+//!
+//! let value = Value::new(names.label(), 1_700_000_000_000, &[0xab; 16], 3);
+//! assert_eq!(value.label(), "web-1:4711");
+//! // What is printed of a value is its label, never its secret.
+//! assert_eq!(format!("{value:?}"), "Value(web-1:4711)");
+//! assert_eq!(Value::label_of(value.as_bytes()), Some("web-1:4711"));
+//! # Ok::<(), tenure_core::error::ConfigError>(())
+//! ```
+
+use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::{self, Write as _};
+
+use crate::config::{MAX_LABEL, MAX_NAME, MAX_PREFIX};
+use crate::error::ConfigError;
+
+/// How names become keys, and the label that values carry.
+#[derive(Clone, Debug)]
+pub struct Names {
+    prefix: Box<str>,
+    label: Box<str>,
+    plain: bool,
+}
+
+impl Names {
+    /// Keys with this prefix, values with this label.
+    ///
+    /// The label says who holds a lock, to people: anybody who can read the key sees it. Bytes that
+    /// are not printable ASCII are percent-escaped.
+    ///
+    /// # Errors
+    /// [`ConfigError::Prefix`] for a brace in the prefix or more than 256 bytes,
+    /// [`ConfigError::Label`] for a label of more than 128 bytes once escaped.
+    pub fn new(prefix: &str, label: &str) -> Result<Names, ConfigError> {
+        if prefix.len() > MAX_PREFIX || prefix.contains(['{', '}']) {
+            return Err(ConfigError::Prefix { len: prefix.len() });
+        }
+        let label = escape(label.as_bytes(), usize::MAX);
+        if label.len() > MAX_LABEL {
+            return Err(ConfigError::Label { len: label.len() });
+        }
+        Ok(Names {
+            prefix: prefix.into(),
+            label: label.into_boxed_str(),
+            plain: false,
+        })
+    }
+
+    /// Names are written raw behind the prefix, as other lock libraries do.
+    #[must_use]
+    pub fn plain_keys(mut self) -> Names {
+        self.plain = true;
+        self
+    }
+
+    /// The label, escaped.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Writes the key of `name` into `key`, which is cleared first.
+    ///
+    /// # Errors
+    /// [`ConfigError::Name`] for an empty name or one of more than 1,024 bytes.
+    pub fn key_into(&self, name: &[u8], key: &mut Vec<u8>) -> Result<(), ConfigError> {
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(ConfigError::Name { len: name.len() });
+        }
+        key.clear();
+        key.extend_from_slice(self.prefix.as_bytes());
+        if self.plain {
+            key.extend_from_slice(name);
+            return Ok(());
+        }
+        for byte in name {
+            match byte {
+                b'%' => key.extend_from_slice(b"%25"),
+                b'{' => key.extend_from_slice(b"%7B"),
+                b'}' => key.extend_from_slice(b"%7D"),
+                other => key.push(*other),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `tn1:` + mark + `:` + 20 digits + `:` + label + `.` + 32 hex digits + `.` + 10 digits.
+const MAX_VALUE: usize = 4 + 2 + 20 + 1 + MAX_LABEL + 1 + 32 + 1 + 10;
+const FORMAT: &[u8] = b"tn1:";
+const PLAIN: &[u8] = b"p:";
+const SECRET_HEX: usize = 32;
+
+/// The value one attempt writes, built in place. Only its label is ever printed.
+#[derive(Clone)]
+pub struct Value {
+    bytes: [u8; MAX_VALUE],
+    len: u8,
+    label: (u8, u8),
+}
+
+impl Value {
+    /// The value of `attempt` of the request with this secret.
+    ///
+    /// `label` comes from [`Names::label`]; `since_ms` (Unix time) only informs.
+    pub fn new(label: &str, since_ms: u64, secret: &[u8; 16], attempt: u32) -> Value {
+        let mut value = Value {
+            bytes: [0; MAX_VALUE],
+            len: 0,
+            label: (0, 0),
+        };
+        value.push(FORMAT);
+        value.push(PLAIN);
+        value.push_int(since_ms);
+        value.push(b":");
+        let start = value.len;
+        value.push(label.as_bytes());
+        value.label = (start, value.len);
+        value.push(b".");
+        for byte in secret {
+            value.push(&[hex(byte >> 4), hex(byte & 15)]);
+        }
+        value.push(b".");
+        value.push_int(u64::from(attempt));
+        value
+    }
+
+    /// The bytes on the server. They are the capability to release: do not show them.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// Who wrote it.
+    pub fn label(&self) -> &str {
+        let (start, end) = self.label;
+        let label = &self.bytes[usize::from(start)..usize::from(end)];
+        core::str::from_utf8(label).unwrap_or_default()
+    }
+
+    /// The label of a value read from a server; `None` for a foreign value, none of whose bytes
+    /// should be shown.
+    pub fn label_of(value: &[u8]) -> Option<&str> {
+        Parsed::of(value).map(|parsed| parsed.label)
+    }
+
+    /// The attempt in a value read from a server, if it has the form of ours.
+    pub(crate) fn attempt_of(value: &[u8]) -> Option<u32> {
+        Parsed::of(value).map(|parsed| parsed.attempt)
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        let start = usize::from(self.len);
+        // A label longer than `Names` allows cannot come here; were it to, it is cut, not a panic.
+        let room = MAX_VALUE - start;
+        let bytes = &bytes[..bytes.len().min(room)];
+        self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len() as u8;
+    }
+
+    fn push_int(&mut self, mut n: u64) {
+        let mut digits = [0; 20];
+        let mut at = digits.len();
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (n % 10) as u8;
+            n /= 10;
+            if n == 0 {
+                break;
+            }
+        }
+        self.push(&digits[at..]);
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Value({})", self.label())
+    }
+}
+
+struct Parsed<'a> {
+    label: &'a str,
+    attempt: u32,
+}
+
+impl<'a> Parsed<'a> {
+    fn of(value: &'a [u8]) -> Option<Parsed<'a>> {
+        if value.len() > MAX_VALUE {
+            return None;
+        }
+        let rest = value.strip_prefix(FORMAT)?;
+        let rest = rest
+            .strip_prefix(PLAIN)
+            .or_else(|| rest.strip_prefix(b"f:"))?;
+        let rest = core::str::from_utf8(rest).ok()?;
+        let (since, rest) = rest.split_once(':')?;
+        let (rest, attempt) = rest.rsplit_once('.')?;
+        let (label, secret) = rest.rsplit_once('.')?;
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let hex = secret.len() == SECRET_HEX && secret.bytes().all(|b| b.is_ascii_hexdigit());
+        let clean = label.len() <= MAX_LABEL && label.bytes().all(|b| b == b'%' || is_shown(b));
+        if !digits(since) || !digits(attempt) || !hex || !clean {
+            return None;
+        }
+        Some(Parsed {
+            label,
+            attempt: attempt.parse().ok()?,
+        })
+    }
+}
+
+/// Bytes as printable ASCII: everything else, and `%` itself, percent-escaped; cut after `most` bytes.
+///
+/// What was read from a server or handed in goes through here before it is printed.
+///
+/// ```
+/// use tenure_core::names::escape;
+/// assert_eq!(escape(b"a b\x1b[31m%", 100), "a%20b%1B[31m%25");
+/// assert_eq!(escape(b"abcdef", 3), "abc...");
+/// ```
+pub fn escape(bytes: &[u8], most: usize) -> String {
+    escape_with(bytes, most, is_shown)
+}
+
+/// A text for people, such as an error reply: as [`escape`], but blanks stay.
+pub fn escape_text(bytes: &[u8], most: usize) -> String {
+    escape_with(bytes, most, |b| b == b' ' || b == b'%' || is_shown(b))
+}
+
+fn escape_with(bytes: &[u8], most: usize, shown: impl Fn(u8) -> bool) -> String {
+    let (bytes, cut) = match bytes.get(..most) {
+        Some(head) if head.len() < bytes.len() => (head, true),
+        _ => (bytes, false),
+    };
+    let mut out = String::with_capacity(bytes.len());
+    for byte in bytes {
+        if shown(*byte) {
+            out.push(char::from(*byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    if cut {
+        out.push_str("...");
+    }
+    out
+}
+
+/// A label cut to what [`Names::new`] accepts: for labels made from a host name.
+pub fn fitting_label(label: &str) -> String {
+    let mut label = label.to_owned();
+    while escape(label.as_bytes(), usize::MAX).len() > MAX_LABEL {
+        label.pop();
+    }
+    label
+}
+
+fn is_shown(byte: u8) -> bool {
+    (0x21..=0x7e).contains(&byte) && byte != b'%'
+}
+
+const fn hex(nibble: u8) -> u8 {
+    match nibble {
+        0..=9 => b'0' + nibble,
+        _ => b'a' + nibble - 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::format;
+
+    use super::*;
+
+    #[test]
+    fn no_two_names_share_a_key() {
+        let names = Names::new("lock:", "me").unwrap();
+        let mut keys = std::collections::BTreeSet::new();
+        let (mut key, all) = (
+            Vec::new(),
+            ["a", "{a}", "%7Ba%7D", "a}", "}a", "a%", "a%25"],
+        );
+        for name in all {
+            names.key_into(name.as_bytes(), &mut key).unwrap();
+            assert!(!key.iter().any(|b| matches!(b, b'{' | b'}')));
+            keys.insert(key.clone());
+        }
+        assert_eq!(keys.len(), all.len());
+    }
+
+    #[test]
+    fn a_value_shows_its_label_and_nothing_else() {
+        let names = Names::new("", "host:1\n%").unwrap();
+        let value = Value::new(names.label(), u64::MAX, &[0x5f; 16], u32::MAX);
+        assert_eq!(value.label(), "host:1%0A%25");
+        assert_eq!(Value::label_of(value.as_bytes()), Some("host:1%0A%25"));
+        assert_eq!(Value::attempt_of(value.as_bytes()), Some(u32::MAX));
+        assert!(!format!("{value:?}").contains("5f5f"));
+    }
+
+    #[test]
+    fn the_longest_value_fits() {
+        let label = "l".repeat(MAX_LABEL);
+        let value = Value::new(&label, u64::MAX, &[0; 16], u32::MAX);
+        assert_eq!(value.as_bytes().len(), MAX_VALUE);
+        assert_eq!(Value::label_of(value.as_bytes()), Some(label.as_str()));
+    }
+
+    #[test]
+    fn other_values_are_foreign() {
+        let hex = "0123456789abcdef0123456789abcdef";
+        for foreign in [
+            hex.as_bytes(),
+            b"",
+            b"tn1:",
+            b"tn1:p:1:me.short.1",
+            format!("tn1:x:1:me.{hex}.1").as_bytes(),
+            format!("tn1:p::me.{hex}.1").as_bytes(),
+            format!("tn1:p:1:m e.{hex}.1").as_bytes(),
+            format!("tn1:p:1:me.{hex}.99999999999").as_bytes(),
+        ] {
+            assert_eq!(Value::label_of(foreign), None);
+        }
+    }
+
+    #[test]
+    fn bad_names_prefixes_and_labels_are_refused() {
+        let names = Names::new("lock:", "me").unwrap();
+        let mut key = Vec::new();
+        assert_eq!(
+            names.key_into(b"", &mut key),
+            Err(ConfigError::Name { len: 0 })
+        );
+        assert!(names.key_into(&[b'x'; MAX_NAME], &mut key).is_ok());
+        let long = [b'x'; MAX_NAME + 1];
+        assert_eq!(
+            names.key_into(&long, &mut key),
+            Err(ConfigError::Name { len: MAX_NAME + 1 })
+        );
+        assert!(Names::new("lock{", "me").is_err());
+        assert!(Names::new("lock:", &"l".repeat(MAX_LABEL + 1)).is_err());
+    }
+}

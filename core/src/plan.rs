@@ -1,0 +1,533 @@
+//! Operation to command, reply to outcome. The only place that knows the commands of the servers.
+//!
+//! | step | Redis >= 8.4 | Valkey >= 9.0 | anything older, from 6.2 up |
+//! |---|---|---|---|
+//! | acquire | `SET key value NX GET PX ms` | same | `SET .. NX PX`, then look |
+//! | renew | `SET key value IFEQ value GET PX ms` | same (Valkey 8.1+) | script: compare, PEXPIRE |
+//! | adopt | `SET key new IFEQ old GET PX ms` | same (8.1+) | script: compare, SET PX |
+//! | clear | `DELEX key IFEQ value` | `DELIFEQ key value` | script: compare, DEL |
+//!
+//! Which of them a server speaks is found out by trying and remembered in a [`Dialect`] for as long as
+//! the connection lasts. The greeting only says where to begin, so a proxy that greets for somebody else
+//! costs a round trip and nothing more. Of an error reply only the first word is looked at.
+//!
+//! A user that may not read gets the forms without `GET`: then nobody can say who holds a name, and a hold
+//! that was replaced looks like one that is gone.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::conn::{Flavour, ServerInfo};
+use crate::error::{Failure, ServerError};
+use crate::lease::{OpKind, Outcome};
+use crate::leases::{LeaseId, Leases};
+use crate::names::Value as LeaseValue;
+use crate::resp::{Arg, Value, encode_to};
+use crate::time::Tick;
+
+/// A script: its text, and the SHA-1 of it by which servers know it.
+#[derive(Debug)]
+pub struct Script {
+    /// The text.
+    pub text: &'static str,
+    /// Its SHA-1 in hexadecimal.
+    pub sha: &'static str,
+}
+
+/// Compare, then set the TTL. A key of another type is answered with 0, a string with its value.
+pub const RENEW: Script = Script {
+    text: "local v=redis.pcall('GET',KEYS[1]) \
+if type(v)=='table' then if v.err and string.find(v.err,'WRONGTYPE',1,true) then return 0 end return v end \
+if v==ARGV[1] then return redis.call('PEXPIRE',KEYS[1],ARGV[2]) end return v",
+    sha: "07cccd8497c8a479eb357c654a453e200227a661",
+};
+
+/// Compare, then write another value with a fresh TTL.
+pub const ADOPT: Script = Script {
+    text: "local v=redis.pcall('GET',KEYS[1]) \
+if type(v)=='table' then if v.err and string.find(v.err,'WRONGTYPE',1,true) then return 0 end return v end \
+if v==ARGV[1] then redis.call('SET',KEYS[1],ARGV[3],'PX',ARGV[2]) return 1 end return v",
+    sha: "a6e5508c0a7eba601f4eccbacd90ebfec09f7431",
+};
+
+/// Compare, then delete.
+pub const CLEAR: Script = Script {
+    text: "local v=redis.pcall('GET',KEYS[1]) \
+if type(v)=='table' then if v.err and string.find(v.err,'WRONGTYPE',1,true) then return 0 end return v end \
+if v==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0",
+    sha: "c38fe9c96246fd48f9b53f130526fcb182c75c22",
+};
+
+/// How an operation is put to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `SET key value NX GET PX ms`
+    AcquireGet,
+    /// `SET key value NX PX ms`
+    Acquire,
+    /// `GET key` and `PTTL key`, after a refusal that showed nothing.
+    LookValue,
+    /// `PTTL key`, after a refusal that showed the value.
+    LookTtl,
+    /// `SET key new IFEQ old GET PX ms`; a renewal is the case of equal values.
+    SwapGet,
+    /// `SET key new IFEQ old PX ms`
+    Swap,
+    /// The script that does the same.
+    SwapScript(Sent),
+    /// `DELEX key IFEQ value`, once for each value.
+    Delex,
+    /// `DELIFEQ key value`, once for each value.
+    Delifeq,
+    /// The script that does the same.
+    ClearScript(Sent),
+}
+
+/// How a script is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// By its SHA-1: `EVALSHA`.
+    Sha,
+    /// In full, which also caches it: `EVAL`.
+    Text,
+}
+
+/// What the server has been found to speak, for one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    /// Values may be read.
+    may_read: bool,
+    /// `SET .. NX GET` is spoken.
+    acquire_get: bool,
+    /// `SET .. IFEQ` is spoken.
+    swap: bool,
+    clear: Form,
+    /// The other native form of clearing is still to be tried.
+    clear_untried: bool,
+}
+
+/// What a reply leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// Done.
+    Done(Outcome),
+    /// Put the same operation another way.
+    Again(Form),
+    /// Refused, and this is the value of the key.
+    Shown(&'a [u8]),
+    /// More replies belong to it.
+    More,
+}
+
+/// What the earlier replies of an operation with several of them said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Partial {
+    replies: u8,
+    mine: bool,
+    error: Option<ServerError>,
+    /// Whose value a look showed.
+    own: Option<u32>,
+    gone: bool,
+}
+
+impl Dialect {
+    /// Where to begin with this server.
+    pub fn of(info: &ServerInfo) -> Dialect {
+        let at_least = |major, minor| info.version.is_none_or(|version| version >= (major, minor));
+        let (swap, clear) = match info.flavour {
+            Flavour::Redis => (
+                at_least(8, 4),
+                if at_least(8, 4) {
+                    Form::Delex
+                } else {
+                    SCRIPT_CLEAR
+                },
+            ),
+            Flavour::Valkey => (
+                at_least(8, 1),
+                if at_least(9, 0) {
+                    Form::Delifeq
+                } else {
+                    SCRIPT_CLEAR
+                },
+            ),
+            Flavour::Unknown => (true, Form::Delex),
+        };
+        Dialect {
+            may_read: true,
+            acquire_get: true,
+            swap,
+            clear,
+            clear_untried: info.flavour == Flavour::Unknown,
+        }
+    }
+
+    /// How to put an operation to this server.
+    pub fn form(&self, kind: OpKind) -> Form {
+        match kind {
+            OpKind::Acquire { .. } if self.acquire_get && self.may_read => Form::AcquireGet,
+            OpKind::Acquire { .. } => Form::Acquire,
+            OpKind::Adopt { .. } | OpKind::Renew { .. } => match (self.swap, self.may_read) {
+                (true, true) => Form::SwapGet,
+                (true, false) => Form::Swap,
+                (false, _) => SCRIPT_SWAP,
+            },
+            OpKind::Clear => self.clear,
+        }
+    }
+
+    /// A short name for logs: `redis`, `valkey` or `script`, by how a lock is cleared.
+    pub fn name(&self) -> &'static str {
+        match (self.swap, self.clear) {
+            (true, Form::Delex) => "compare commands (DELEX)",
+            (true, Form::Delifeq) => "compare commands (DELIFEQ)",
+            (true, _) => "compare commands, script to delete",
+            (false, _) => "scripts",
+        }
+    }
+
+    /// What `reply` to an operation put in this `form` leads to.
+    ///
+    /// `expected` is the value that the operation compared with; `partial` is kept from one reply of the
+    /// operation to the next. Learns what the server does not speak.
+    pub fn judge<'a>(
+        &mut self,
+        form: Form,
+        kind: OpKind,
+        reply: &ReplyTo<'a, '_>,
+        partial: &mut Partial,
+    ) -> Verdict<'a> {
+        match form {
+            Form::AcquireGet | Form::Acquire => self.judge_acquire(form, reply),
+            Form::LookValue => self.judge_look(reply, partial),
+            Form::LookTtl => Verdict::Done(Outcome::Refused {
+                own: None,
+                remaining: remaining(&reply.value),
+            }),
+            Form::SwapGet | Form::Swap => self.judge_swap(form, kind, reply),
+            Form::SwapScript(sent) => judge_swap_script(sent, reply),
+            Form::Delex | Form::Delifeq | Form::ClearScript(_) => {
+                self.judge_clear(form, reply, partial)
+            }
+        }
+    }
+
+    fn judge_acquire<'a>(&mut self, form: Form, reply: &ReplyTo<'a, '_>) -> Verdict<'a> {
+        if let Some(text) = reply.value.error() {
+            let error = ServerError::of(text);
+            return match (form, error) {
+                (Form::AcquireGet, ServerError::NoPerm) => {
+                    self.may_read = false;
+                    Verdict::Again(Form::Acquire)
+                }
+                (Form::AcquireGet, ServerError::Other) => {
+                    self.acquire_get = false;
+                    Verdict::Again(Form::Acquire)
+                }
+                _ => failed(error, false),
+            };
+        }
+        match (form, &reply.value) {
+            (Form::AcquireGet, Value::Null) | (Form::Acquire, Value::Simple(b"OK")) => {
+                reply.granted()
+            }
+            (Form::Acquire, Value::Null) if self.may_read => Verdict::Again(Form::LookValue),
+            (Form::Acquire, Value::Null) => refused(None),
+            (_, value) => match value.as_bytes() {
+                Some(shown) => Verdict::Shown(shown),
+                None => failed(ServerError::Other, true),
+            },
+        }
+    }
+
+    /// `GET`, then `PTTL`.
+    fn judge_look<'a>(&mut self, reply: &ReplyTo<'a, '_>, partial: &mut Partial) -> Verdict<'a> {
+        partial.replies += 1;
+        if partial.replies == 1 {
+            match reply.value.error().map(ServerError::of) {
+                Some(ServerError::NoPerm) => self.may_read = false,
+                Some(error) => partial.error = Some(error),
+                None => {
+                    partial.gone = reply.value.is_null();
+                    if let Some(shown) = reply.value.as_bytes() {
+                        return Verdict::Shown(shown);
+                    }
+                }
+            }
+            return Verdict::More;
+        }
+        match partial.error {
+            Some(error) => failed(error, false),
+            None if partial.gone => refused(Some(Duration::ZERO)),
+            None => Verdict::Done(Outcome::Refused {
+                own: partial.own,
+                remaining: remaining(&reply.value),
+            }),
+        }
+    }
+
+    fn judge_swap<'a>(&mut self, form: Form, kind: OpKind, reply: &ReplyTo<'a, '_>) -> Verdict<'a> {
+        if let Some(text) = reply.value.error() {
+            let error = ServerError::of(text);
+            return match error {
+                ServerError::NoPerm if form == Form::SwapGet => {
+                    self.may_read = false;
+                    Verdict::Again(Form::Swap)
+                }
+                // Not known here: nothing was executed.
+                ServerError::Other => {
+                    self.swap = false;
+                    Verdict::Again(SCRIPT_SWAP)
+                }
+                // A full server refuses SET, but lets a script set a TTL.
+                ServerError::OutOfMemory if matches!(kind, OpKind::Renew { .. }) => {
+                    Verdict::Again(SCRIPT_SWAP)
+                }
+                // The key has another type: it is not ours.
+                ServerError::WrongType => refused(None),
+                error => failed(error, false),
+            };
+        }
+        match (form, &reply.value) {
+            (Form::Swap, Value::Simple(b"OK")) => reply.granted(),
+            (_, Value::Null) => Verdict::Done(Outcome::Gone),
+            (_, value) => match value.as_bytes() {
+                Some(shown) if shown == reply.expected => reply.granted(),
+                Some(shown) => Verdict::Shown(shown),
+                None => failed(ServerError::Other, true),
+            },
+        }
+    }
+
+    /// One reply for each value; the first value is that of the hold.
+    fn judge_clear<'a>(
+        &mut self,
+        form: Form,
+        reply: &ReplyTo<'a, '_>,
+        partial: &mut Partial,
+    ) -> Verdict<'a> {
+        match (reply.value.error(), reply.value.as_int()) {
+            (None, Some(n)) => partial.mine |= partial.replies == 0 && n > 0,
+            (Some(text), _) => partial.error = Some(ServerError::of(text)),
+            (None, None) => partial.error = Some(ServerError::Other),
+        }
+        partial.replies += 1;
+        if reply.more > 0 {
+            return Verdict::More;
+        }
+        match (partial.error, form) {
+            (None, _) => Verdict::Done(Outcome::Cleared { mine: partial.mine }),
+            // The other type is not ours to delete.
+            (Some(ServerError::WrongType), _) => Verdict::Done(Outcome::Cleared { mine: false }),
+            (Some(ServerError::NoScript), Form::ClearScript(Sent::Sha)) => {
+                Verdict::Again(Form::ClearScript(Sent::Text))
+            }
+            (Some(error), Form::ClearScript(_)) => failed(error, script_may_have_run(error)),
+            // Not known here, not permitted, or (Redis) the key has another type: the next form.
+            (Some(ServerError::Other | ServerError::NoPerm), _) => {
+                Verdict::Again(self.next_clear(form))
+            }
+            (Some(error), _) => failed(error, false),
+        }
+    }
+
+    fn next_clear(&mut self, form: Form) -> Form {
+        let other = if form == Form::Delex {
+            Form::Delifeq
+        } else {
+            Form::Delex
+        };
+        self.clear = if core::mem::take(&mut self.clear_untried) {
+            other
+        } else {
+            SCRIPT_CLEAR
+        };
+        self.clear
+    }
+}
+
+/// A reply, and what is known of its request.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyTo<'a, 'e> {
+    /// The reply.
+    pub value: Value<'a>,
+    /// The value the operation compared with.
+    pub expected: &'e [u8],
+    /// When the request was handed out.
+    pub handed_out: Tick,
+    /// How many replies to it are still to come.
+    pub more: u8,
+}
+
+impl ReplyTo<'_, '_> {
+    fn granted(&self) -> Verdict<'static> {
+        Verdict::Done(Outcome::Granted {
+            handed_out: self.handed_out,
+        })
+    }
+}
+
+impl Partial {
+    /// The value that a look showed was written by this attempt of the same request.
+    pub fn note_own(&mut self, own: Option<u32>) {
+        self.own = own;
+    }
+}
+
+/// How many replies an operation in this form gets.
+pub fn replies(form: Form, leases: &Leases, id: LeaseId) -> u8 {
+    match form {
+        Form::LookValue => 2,
+        Form::Delex | Form::Delifeq | Form::ClearScript(_) => leases
+            .lease(id)
+            .map_or(0, |lease| lease.leftovers().as_slice().len() as u8),
+        _ => 1,
+    }
+}
+
+/// The value that an operation compares with.
+pub fn expected(leases: &Leases, id: LeaseId, kind: OpKind) -> Option<LeaseValue> {
+    match kind {
+        OpKind::Adopt { old, .. } => leases.value(id, old),
+        OpKind::Renew { attempt } => leases.value(id, attempt),
+        OpKind::Acquire { .. } | OpKind::Clear => None,
+    }
+}
+
+/// Appends the commands of an operation.
+pub fn write(form: Form, leases: &Leases, id: LeaseId, kind: OpKind, out: &mut Vec<u8>) {
+    let Some(lease) = leases.lease(id) else {
+        return;
+    };
+    let key = Arg::Bytes(leases.key(id));
+    let ms = Arg::Int(lease.terms().lease_ms());
+    let (new, old) = match kind {
+        OpKind::Acquire { attempt } => (attempt, attempt),
+        OpKind::Adopt { attempt, old } => (attempt, old),
+        OpKind::Renew { attempt } => (attempt, attempt),
+        OpKind::Clear => (0, 0),
+    };
+    let bytes = |attempt| leases.value(id, attempt);
+    match form {
+        Form::AcquireGet | Form::Acquire => {
+            let Some(value) = bytes(new) else { return };
+            let value = Arg::Bytes(value.as_bytes());
+            match form {
+                Form::AcquireGet => {
+                    encode_to(
+                        &[
+                            "SET".into(),
+                            key,
+                            value,
+                            "NX".into(),
+                            "GET".into(),
+                            "PX".into(),
+                            ms,
+                        ],
+                        out,
+                    );
+                }
+                _ => encode_to(
+                    &["SET".into(), key, value, "NX".into(), "PX".into(), ms],
+                    out,
+                ),
+            }
+        }
+        Form::LookValue => {
+            encode_to(&["GET".into(), key], out);
+            encode_to(&["PTTL".into(), key], out);
+        }
+        Form::LookTtl => encode_to(&["PTTL".into(), key], out),
+        Form::SwapGet | Form::Swap | Form::SwapScript(_) => {
+            let (Some(new), Some(old)) = (bytes(new), bytes(old)) else {
+                return;
+            };
+            let (new, old) = (Arg::Bytes(new.as_bytes()), Arg::Bytes(old.as_bytes()));
+            let (set, ifeq, px) = ("SET".into(), "IFEQ".into(), "PX".into());
+            match form {
+                Form::SwapGet => encode_to(&[set, key, new, ifeq, old, "GET".into(), px, ms], out),
+                Form::SwapScript(sent) if matches!(kind, OpKind::Renew { .. }) => {
+                    let [verb, script] = call(&RENEW, sent);
+                    encode_to(&[verb, script, Arg::Int(1), key, old, ms], out);
+                }
+                Form::SwapScript(sent) => {
+                    let [verb, script] = call(&ADOPT, sent);
+                    encode_to(&[verb, script, Arg::Int(1), key, old, ms, new], out);
+                }
+                _ => encode_to(&[set, key, new, ifeq, old, px, ms], out),
+            }
+        }
+        Form::Delex | Form::Delifeq | Form::ClearScript(_) => {
+            for attempt in lease.leftovers().as_slice() {
+                let Some(value) = bytes(*attempt) else { return };
+                let value = Arg::Bytes(value.as_bytes());
+                match form {
+                    Form::Delex => encode_to(&["DELEX".into(), key, "IFEQ".into(), value], out),
+                    Form::ClearScript(sent) => {
+                        let [verb, script] = call(&CLEAR, sent);
+                        encode_to(&[verb, script, Arg::Int(1), key, value], out);
+                    }
+                    _ => encode_to(&["DELIFEQ".into(), key, value], out),
+                }
+            }
+        }
+    }
+}
+
+const SCRIPT_SWAP: Form = Form::SwapScript(Sent::Sha);
+const SCRIPT_CLEAR: Form = Form::ClearScript(Sent::Sha);
+
+fn judge_swap_script<'a>(sent: Sent, reply: &ReplyTo<'a, '_>) -> Verdict<'a> {
+    if let Some(text) = reply.value.error() {
+        let error = ServerError::of(text);
+        return match (error, sent) {
+            (ServerError::NoScript, Sent::Sha) => Verdict::Again(Form::SwapScript(Sent::Text)),
+            (error, _) => failed(error, script_may_have_run(error)),
+        };
+    }
+    match (reply.value.as_int(), reply.value.as_bytes()) {
+        (Some(1), _) => reply.granted(),
+        (Some(_), _) => refused(None),
+        (None, Some(shown)) => Verdict::Shown(shown),
+        // RESP2 answers a Lua false with a null, RESP3 may answer it with false.
+        (None, None) => Verdict::Done(Outcome::Gone),
+    }
+}
+
+/// Errors that come before a script runs; after any other it may have written.
+fn script_may_have_run(error: ServerError) -> bool {
+    !matches!(
+        error,
+        ServerError::NoScript | ServerError::Busy | ServerError::Loading | ServerError::NoAuth
+    )
+}
+
+fn call(script: &'static Script, sent: Sent) -> [Arg<'static>; 2] {
+    match sent {
+        Sent::Sha => ["EVALSHA".into(), script.sha.into()],
+        Sent::Text => ["EVAL".into(), script.text.into()],
+    }
+}
+
+fn failed(error: ServerError, maybe_executed: bool) -> Verdict<'static> {
+    Verdict::Done(Outcome::Failed {
+        failure: Failure::Server(error),
+        maybe_executed,
+    })
+}
+
+fn refused(remaining: Option<Duration>) -> Verdict<'static> {
+    Verdict::Done(Outcome::Refused {
+        own: None,
+        remaining,
+    })
+}
+
+/// A PTTL: -2 for a key that is gone, -1 for one without an expiry, an error where it is not permitted.
+fn remaining(reply: &Value<'_>) -> Option<Duration> {
+    match reply.as_int() {
+        Some(-2) => Some(Duration::ZERO),
+        Some(ms) => u64::try_from(ms).ok().map(Duration::from_millis),
+        None => None,
+    }
+}
