@@ -38,8 +38,8 @@
 //!
 //! # What can be relied on
 //!
-//! - **Linear work.** However the bytes are cut into pieces, the scanner goes over each of them once; the
-//!   payload of a bulk string is jumped over without being looked at.
+//! - **Linear work.** However the bytes are cut into pieces, the scanner goes on where it was and never starts
+//!   over; the payload of a bulk string is jumped over without being looked at.
 //! - **Constant memory.** A [`Scanner`] has one size. A length the peer announces is compared with [`Limits`]
 //!   and then only counted down; nothing is reserved for it.
 //! - **Strictness.** A byte that RESP does not allow is an error at once, with its own [`ProtocolError`]. There

@@ -496,6 +496,19 @@ fn a_command_larger_than_any_memory_is_an_error() {
     );
 }
 
+// Bytes no scanner accepted.
+
+#[test]
+fn a_count_without_elements_behind_it_costs_nothing() {
+    let items = read(b"*999999999\r\n:1\r\n+").as_items().unwrap();
+    assert_eq!(items.len(), 1, "five bytes hold one element at most");
+    assert!(items.iter().eq([Value::Int(1)]));
+    let items = read(b"*9\r\n:1\r\n?????").as_items().unwrap();
+    assert!(items.iter().eq([Value::Int(1), Value::Null, Value::Null]));
+    assert_eq!(read(b""), Value::Null);
+    assert_eq!(read(b"$5\r\nhell"), Value::Null);
+}
+
 // What is printed.
 
 #[test]

@@ -46,8 +46,8 @@ impl Default for Limits {
 
 /// Finds the end of one frame after another, however the bytes arrive.
 ///
-/// Feed it the bytes from the start of a frame on, and more of the same as they come. It remembers where it
-/// was, so each byte is gone over once. After `Some(len)` it is ready for the frame that starts at `len`.
+/// Feed it the bytes from the start of a frame on, and more of the same as they come. It goes on where it was,
+/// so the work is the same in one piece and byte by byte. After `Some(len)` it is ready for the frame that starts at `len`.
 ///
 /// ```
 /// use tenure_core::resp::{Limits, Scanner};

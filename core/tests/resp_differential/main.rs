@@ -276,7 +276,12 @@ fn every_class_is_documented_with_its_witness() {
             .find(|line| line.starts_with(&format!("| `{}` ", class.name)));
         let row = row.unwrap_or_else(|| panic!("{} is not in docs/codec.md", class.name));
         // A bar would end the cell of the table.
-        let witness = class.witness.1.escape_ascii().to_string().replace('|', "\\|");
+        let witness = class
+            .witness
+            .1
+            .escape_ascii()
+            .to_string()
+            .replace('|', "\\|");
         assert!(
             row.contains(&format!("`{witness}`")),
             "{}: the example is not `{witness}`",
