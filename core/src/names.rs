@@ -236,9 +236,27 @@ pub fn escape(bytes: &[u8], most: usize) -> String {
     escape_with(bytes, most, is_shown)
 }
 
-/// A text for people, such as an error reply: as [`escape`], but blanks stay.
-pub fn escape_text(bytes: &[u8], most: usize) -> String {
-    escape_with(bytes, most, |b| b == b' ' || b == b'%' || is_shown(b))
+/// The text of an error reply, for people: as [`escape`], but blanks stay.
+///
+/// Servers repeat the arguments of a command they do not know, and a value or a password is among them:
+/// the text ends where they begin.
+///
+/// ```
+/// use tenure_core::names::escape_text;
+/// let reply = b"ERR unknown command 'AUTH', with args beginning with: 'hunter2'";
+/// assert_eq!(escape_text(reply, 200), "ERR unknown command 'AUTH',...");
+/// ```
+pub fn escape_text(text: &[u8], most: usize) -> String {
+    let secret = [&b" with args"[..], FORMAT]
+        .iter()
+        .filter_map(|mark| text.windows(mark.len()).position(|part| part == *mark))
+        .min();
+    let safe = &text[..secret.unwrap_or(text.len())];
+    let mut shown = escape_with(safe, most, |b| b == b' ' || b == b'%' || is_shown(b));
+    if safe.len() < text.len() && safe.len() <= most {
+        shown.push_str("...");
+    }
+    shown
 }
 
 fn escape_with(bytes: &[u8], most: usize, shown: impl Fn(u8) -> bool) -> String {
