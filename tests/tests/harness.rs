@@ -284,6 +284,42 @@ fn a_key_can_have_moved_away() -> Outcome {
 }
 
 #[test]
+fn a_cluster_without_slots_is_down() -> Outcome {
+    on_each(|kind| {
+        let server = Server::start(kind, &["--cluster-enabled", "yes"])?;
+        let reply = server
+            .client()?
+            .cmd(&["SET", "k", "v", "NX", "PX", "1000"])?;
+        assert!(reply.is_error("CLUSTERDOWN"), "{reply:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn refusals_that_depend_on_the_form_of_a_command() -> Outcome {
+    on_each(|kind| {
+        let server = Server::start(kind, &[])?;
+        let mut client = server.client()?;
+        client.ok(&["RPUSH", "list", "x"])?;
+        let with_get = client.cmd(&["SET", "list", "v", "NX", "GET", "PX", "1000"])?;
+        assert!(with_get.is_error("WRONGTYPE"), "{with_get:?}");
+        let without = client.cmd(&["SET", "list", "v", "NX", "PX", "1000"])?;
+        assert_eq!(without, Reply::Nil);
+        let in_script = client.cmd(&["EVAL", "return redis.call('GET', KEYS[1])", "1", "list"])?;
+        println!("{kind}: a script's GET of a list: {in_script:?}");
+        if kind != ServerKind::Redis70 {
+            let renewal = ["SET", "list", "v", "IFEQ", "v", "GET", "PX", "1000"];
+            assert!(client.cmd(&renewal)?.is_error("WRONGTYPE"));
+            client.set("k", "v", MINUTE)?;
+            Trouble::OutOfMemory.enter(&server)?;
+            let renewal = ["SET", "k", "v", "IFEQ", "v", "GET", "PX", "60000"];
+            assert!(client.cmd(&renewal)?.is_error("OOM"));
+        }
+        Ok(())
+    })
+}
+
+#[test]
 fn users_may_be_kept_from_keys_commands_and_hello() -> Outcome {
     on_each(|kind| {
         let server = Server::start(kind, &["--rename-command", "HELLO", ""])?;
