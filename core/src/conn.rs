@@ -34,6 +34,8 @@
 //! assert_eq!((reply.tag, reply.value.as_bytes()), ("ping", Some(&b"PONG"[..])));
 //! ```
 
+mod info;
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -44,9 +46,15 @@ use crate::config::REPLY_LIMIT;
 use crate::error::{LinkFault, ServerError};
 use crate::resp::{Arg, Limits, Scanner, Value, encode_to, read};
 use crate::time::{Deadline, Reason, Tick};
+use info::server_info;
+pub use info::{Flavour, ServerInfo};
 
 /// Free room offered to the transport at least.
 const RECV_ROOM: usize = 4096;
+/// Bytes that were sent are dropped from the transmit buffer when they are this many.
+const SENT_ROOM: usize = 64 * 1024;
+/// How servers refuse when they have too many clients: nothing is wrong, they are full.
+const FULL: &[u8] = b"ERR max number of clients";
 
 /// How to open a connection.
 #[derive(Clone, Default)]
@@ -73,31 +81,6 @@ impl fmt::Debug for ConnConfig {
             .field("limits", &self.limits)
             .finish()
     }
-}
-
-/// What the peer said of itself in the handshake.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ServerInfo {
-    /// 3 after `HELLO 3`, 2 where that was refused.
-    pub protocol: u8,
-    /// Which server, if it said so.
-    pub flavour: Flavour,
-    /// Major and minor version, if it said so.
-    pub version: Option<(u16, u16)>,
-}
-
-/// Which server is on the other side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Flavour {
-    /// Redis.
-    Redis,
-    /// Valkey.
-    Valkey,
-    /// It did not say, or said something else.
-    #[default]
-    Unknown,
 }
 
 /// Something that arrived.
@@ -158,7 +141,6 @@ struct Entry<T> {
 }
 
 /// The connection machine. See the [module](self).
-#[derive(Debug)]
 pub struct Conn<T> {
     config: ConnConfig,
     phase: Phase,
@@ -213,6 +195,11 @@ impl<T: Copy> Conn<T> {
     /// Whether requests can be submitted.
     pub fn is_ready(&self) -> bool {
         self.phase == Phase::Ready
+    }
+
+    /// Whether there is no connection: [`open`](Conn::open) begins one.
+    pub fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed
     }
 
     /// Bytes that the transport has not taken yet.
@@ -350,6 +337,11 @@ impl<T: Copy> Conn<T> {
             self.base = position;
             self.tx.clear();
             self.taken = 0;
+        } else if self.taken >= SENT_ROOM {
+            // A transport that never takes everything must not make the buffer grow for ever.
+            self.tx.drain(..self.taken);
+            self.base = position;
+            self.taken = 0;
         }
     }
 
@@ -419,13 +411,18 @@ impl<T: Copy> Conn<T> {
         end: usize,
     ) -> Result<Option<(T, Tick, u8)>, LinkFault> {
         let error = read(&self.rx[start..end]).error();
-        let unasked = self.started == 0;
+        let position = self.base + self.taken as u64;
+        // A reply to a question that was not put, or not to its end.
+        let unasked = self.fifo.front().is_none_or(|entry| entry.end > position);
         if unasked || error.is_some_and(|text| text.starts_with(b"ERR Protocol error")) {
             self.fault_text = error.unwrap_or_default().to_vec();
-            return Err(if error.is_some() && unasked {
-                LinkFault::Closed
-            } else {
-                LinkFault::UnexpectedReply
+            return Err(match error {
+                // Servers that refuse a client say why before they close.
+                Some(text) if unasked && self.phase != Phase::Ready && !text.starts_with(FULL) => {
+                    LinkFault::Handshake(ServerError::of(text))
+                }
+                Some(_) if unasked => LinkFault::Closed,
+                _ => LinkFault::UnexpectedReply,
             });
         }
         let Some(entry) = self.fifo.front_mut() else {
@@ -464,7 +461,7 @@ impl<T: Copy> Conn<T> {
             (
                 Phase::Hello,
                 Some((ServerError::NoPerm | ServerError::NoProto | ServerError::Other, text)),
-            ) if !text.starts_with(b"ERR max number of clients") => {
+            ) if !text.starts_with(FULL) => {
                 self.info = ServerInfo {
                     protocol: 2,
                     ..ServerInfo::default()
@@ -480,7 +477,7 @@ impl<T: Copy> Conn<T> {
                 Ok(true)
             }
             (_, Some((error, text))) => {
-                let full = text.starts_with(b"ERR max number of clients");
+                let full = text.starts_with(FULL);
                 self.fault_text = text;
                 Err(if full {
                     LinkFault::Closed
@@ -570,39 +567,15 @@ impl<T: Copy> Conn<T> {
     }
 }
 
-/// Reads the reply of HELLO: a map, or the same pairs in an array.
-fn server_info(reply: &Value<'_>) -> ServerInfo {
-    let mut info = ServerInfo {
-        protocol: 3,
-        ..ServerInfo::default()
-    };
-    let mut note = |key: Value<'_>, value: Value<'_>| match key.as_bytes() {
-        Some(b"server") => {
-            info.flavour = match value.as_bytes() {
-                Some(b"redis") => Flavour::Redis,
-                Some(b"valkey") => Flavour::Valkey,
-                _ => Flavour::Unknown,
-            };
-        }
-        Some(b"version") => info.version = value.as_bytes().and_then(version),
-        Some(b"proto") => info.protocol = if value.as_int() == Some(2) { 2 } else { 3 },
-        _ => {}
-    };
-    match reply {
-        Value::Map(pairs) => pairs.iter().for_each(|(key, value)| note(key, value)),
-        Value::Array(items) => {
-            let mut items = items.iter();
-            while let (Some(key), Some(value)) = (items.next(), items.next()) {
-                note(key, value);
-            }
-        }
-        _ => {}
+// Without the bytes: values and the password are among them.
+impl<T> fmt::Debug for Conn<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Conn")
+            .field("phase", &self.phase)
+            .field("info", &self.info)
+            .field("received", &(self.end - self.start))
+            .field("unsent", &(self.tx.len() - self.taken))
+            .field("requests", &self.fifo.len())
+            .finish_non_exhaustive()
     }
-    info
-}
-
-/// `8.6.3` -> (8, 6)
-fn version(text: &[u8]) -> Option<(u16, u16)> {
-    let mut parts = core::str::from_utf8(text).ok()?.split('.');
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
