@@ -256,3 +256,22 @@ pub enum Wait {
     #[default]
     Forever,
 }
+
+impl Wait {
+    /// Whether this is a single try: no wait, or one that is shorter than time is counted here.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use tenure_core::config::Wait;
+    ///
+    /// assert!(Wait::Now.is_single_try() && Wait::For(Duration::ZERO).is_single_try());
+    /// assert!(!Wait::For(Duration::from_millis(1)).is_single_try() && !Wait::Forever.is_single_try());
+    /// ```
+    pub const fn is_single_try(self) -> bool {
+        match self {
+            Wait::Now => true,
+            Wait::For(wait) => micros(wait) == 0,
+            Wait::Forever => false,
+        }
+    }
+}

@@ -50,6 +50,7 @@
 //! # Ok::<(), tenure_core::error::ConfigError>(())
 //! ```
 
+
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -217,6 +218,7 @@ impl Mux {
     /// When to call [`handle_timeout`](Mux::handle_timeout), whatever output is left.
     pub fn deadline(&self) -> Deadline {
         let link = match self.link {
+            Link::Down(_) if self.is_finished() => Deadline::Never,
             Link::Down(at) | Link::Opening(at) => Deadline::At(at, Reason::Reconnect),
             Link::Up => self.conn.deadline(),
         };
@@ -225,7 +227,7 @@ impl Mux {
 
     // ---- requests ----
 
-    /// Asks for a lock.
+    /// Asks for a lock. After [`close`](Mux::close) the request fails, which is told as any other end.
     ///
     /// # Errors
     /// [`ConfigError::Name`]: nothing was begun.
@@ -268,7 +270,7 @@ impl Mux {
 
     /// The transport is open.
     pub fn handle_connected(&mut self, _now: Tick) {
-        if matches!(self.link, Link::Opening(_)) {
+        if matches!(self.link, Link::Opening(_)) && self.conn.is_closed() {
             self.conn.open();
         }
     }
@@ -295,60 +297,22 @@ impl Mux {
     /// `n` bytes were read into [`recv_space`](Mux::recv_space). `now` is read after the reading.
     pub fn received(&mut self, now: Tick, n: usize) {
         self.conn.received(n);
-        loop {
-            match self.conn.poll() {
-                Ok(None) => break,
-                Ok(Some(Incoming::Ready(info))) => self.up(now, info),
-                // Nothing subscribes or tracks on this connection yet.
-                Ok(Some(Incoming::Push(_))) => {}
-                Ok(Some(Incoming::Reply(reply))) => {
-                    let Call { op, form } = reply.tag;
-                    let more = reply.more;
-                    let error = reply.value.error();
-                    if let Some(text) = error {
-                        self.leases.note_text(op.id, text);
-                        self.retire |= ServerError::of(text) == ServerError::ReadOnly;
-                    }
-                    let expected = plan::expected(&self.leases, op.id, op.kind);
-                    let to = ReplyTo {
-                        value: reply.value,
-                        expected: expected.as_ref().map_or(&[], |value| value.as_bytes()),
-                        handed_out: reply.handed_out,
-                        more,
-                    };
-                    let verdict = self.dialect.judge(form, op.kind, &to, &mut self.partial);
-                    Self::obey(
-                        &mut self.leases,
-                        &mut self.partial,
-                        &mut self.again,
-                        now,
-                        op,
-                        form,
-                        verdict,
-                    );
-                    if more == 0 {
-                        self.partial = Partial::default();
-                    }
-                    if error.is_none() {
-                        self.failures = 0;
-                    }
-                }
-                Err(fault) => {
-                    self.fault(now, fault, true);
-                    break;
-                }
-            }
-        }
+        let mut fault = self.take_replies(now);
+        // Before the connection may be given up: then they get their outcome like every other request.
         let mut again = core::mem::take(&mut self.again);
         again.drain(..).for_each(|call| self.submit(call));
         self.again = again;
         self.purge(now);
         if core::mem::take(&mut self.retire) {
-            self.fault(now, LinkFault::Retired, true);
+            fault = fault.or(Some(LinkFault::Retired));
+        }
+        if let Some(fault) = fault {
+            self.fault(now, fault, true);
         }
     }
 
-    /// The transport took `n` of the bytes that the last [`Output::Transmit`] offered.
+    /// The transport took `n` of the bytes that the last [`Output::Transmit`] offered. Say so before any
+    /// other call: a request may withdraw bytes of which none has left.
     pub fn transmitted(&mut self, _now: Tick, n: usize) {
         self.conn.transmitted(n);
     }
@@ -392,6 +356,52 @@ impl Mux {
     }
 
     // ---- helpers ----
+
+    /// Takes what has arrived, until there is no more or it makes no sense.
+    fn take_replies(&mut self, now: Tick) -> Option<LinkFault> {
+        loop {
+            match self.conn.poll() {
+                Ok(None) => return None,
+                Ok(Some(Incoming::Ready(info))) => self.up(now, info),
+                // Nothing subscribes or tracks on this connection yet.
+                Ok(Some(Incoming::Push(_))) => {}
+                Ok(Some(Incoming::Reply(reply))) => {
+                    let Call { op, form } = reply.tag;
+                    let more = reply.more;
+                    let error = reply.value.error();
+                    if let Some(text) = error {
+                        self.leases.note_text(op.id, text);
+                        self.retire |= ServerError::of(text) == ServerError::ReadOnly;
+                    } else {
+                        self.failures = 0;
+                    }
+                    let trip = now.saturating_since(reply.handed_out);
+                    self.leases.handle_round_trip(op.id, trip);
+                    let expected = plan::expected(&self.leases, op.id, op.kind);
+                    let to = ReplyTo {
+                        value: reply.value,
+                        expected: expected.as_ref().map_or(&[], |value| value.as_bytes()),
+                        handed_out: reply.handed_out,
+                        more,
+                    };
+                    let verdict = self.dialect.judge(form, op.kind, &to, &mut self.partial);
+                    Self::obey(
+                        &mut self.leases,
+                        &mut self.partial,
+                        &mut self.again,
+                        now,
+                        op,
+                        form,
+                        verdict,
+                    );
+                    if more == 0 {
+                        self.partial = Partial::default();
+                    }
+                }
+                Err(fault) => return Some(fault),
+            }
+        }
+    }
 
     /// Turns operations into bytes as late as possible: what is not bytes yet can be withdrawn.
     fn encode(&mut self, now: Tick) {
@@ -439,7 +449,13 @@ impl Mux {
         };
         match verdict {
             Verdict::More => {}
-            Verdict::Done(outcome) => leases.handle_outcome(now, op.id, op.seq, outcome),
+            Verdict::Done(outcome) => {
+                let refused = matches!(outcome, Outcome::Refused { .. });
+                if refused && form != Form::LookTtl && !partial.has_shown() {
+                    leases.forget_holder(op.id);
+                }
+                leases.handle_outcome(now, op.id, op.seq, outcome);
+            }
             Verdict::Again(form) => repeat(leases, form),
             Verdict::Shown(shown) => {
                 let own = leases.own_attempt(op.id, shown);
@@ -452,7 +468,7 @@ impl Mux {
                 };
                 match (form, op.kind, own) {
                     // The PTTL is still to come.
-                    (Form::LookValue, ..) => partial.note_own(own),
+                    (Form::LookValue, ..) => partial.note_shown(own),
                     // How long the other's lease runs on is worth a look; one's own is taken over.
                     (_, OpKind::Acquire { .. } | OpKind::Adopt { .. }, None) => {
                         repeat(leases, Form::LookTtl)
@@ -500,6 +516,7 @@ impl Mux {
                     failure,
                 },
             };
+            leases.note_text(op.id, &[]);
             leases.handle_outcome(now, op.id, op.seq, outcome);
         });
         self.partial = Partial::default();

@@ -125,7 +125,9 @@ pub struct Partial {
     replies: u8,
     mine: bool,
     error: Option<ServerError>,
-    /// Whose value a look showed.
+    /// A look showed a value,
+    shown: bool,
+    /// which this attempt of the same request had written.
     own: Option<u32>,
     gone: bool,
 }
@@ -233,10 +235,9 @@ impl Dialect {
             }
             (Form::Acquire, Value::Null) if self.may_read => Verdict::Again(Form::LookValue),
             (Form::Acquire, Value::Null) => refused(None),
-            (_, value) => match value.as_bytes() {
-                Some(shown) => Verdict::Shown(shown),
-                None => failed(ServerError::Other, true),
-            },
+            (Form::AcquireGet, Value::Bulk(shown)) => Verdict::Shown(shown),
+            // No answer to this command: nobody knows what was executed.
+            _ => failed(ServerError::Other, true),
         }
     }
 
@@ -291,11 +292,9 @@ impl Dialect {
         match (form, &reply.value) {
             (Form::Swap, Value::Simple(b"OK")) => reply.granted(),
             (_, Value::Null) => Verdict::Done(Outcome::Gone),
-            (_, value) => match value.as_bytes() {
-                Some(shown) if shown == reply.expected => reply.granted(),
-                Some(shown) => Verdict::Shown(shown),
-                None => failed(ServerError::Other, true),
-            },
+            (Form::SwapGet, Value::Bulk(shown)) if *shown == reply.expected => reply.granted(),
+            (Form::SwapGet, Value::Bulk(shown)) => Verdict::Shown(shown),
+            _ => failed(ServerError::Other, true),
         }
     }
 
@@ -327,11 +326,16 @@ impl Dialect {
             (Some(ServerError::Other | ServerError::NoPerm), _) => {
                 Verdict::Again(self.next_clear(form))
             }
-            (Some(error), _) => failed(error, false),
+            // What was deleted before the error came is not found by the next clean-up.
+            (Some(error), _) => failed(error, partial.mine),
         }
     }
 
     fn next_clear(&mut self, form: Form) -> Form {
+        if self.clear != form {
+            // Learned from an earlier reply, while this one was on its way.
+            return self.clear;
+        }
         let other = if form == Form::Delex {
             Form::Delifeq
         } else {
@@ -368,9 +372,15 @@ impl ReplyTo<'_, '_> {
 }
 
 impl Partial {
-    /// The value that a look showed was written by this attempt of the same request.
-    pub fn note_own(&mut self, own: Option<u32>) {
+    /// A look showed a value; this attempt of the same request had written it, if any.
+    pub fn note_shown(&mut self, own: Option<u32>) {
+        self.shown = true;
         self.own = own;
+    }
+
+    /// Whether a look showed a value.
+    pub fn has_shown(&self) -> bool {
+        self.shown
     }
 }
 
@@ -485,12 +495,13 @@ fn judge_swap_script<'a>(sent: Sent, reply: &ReplyTo<'a, '_>) -> Verdict<'a> {
             (error, _) => failed(error, script_may_have_run(error)),
         };
     }
-    match (reply.value.as_int(), reply.value.as_bytes()) {
-        (Some(1), _) => reply.granted(),
-        (Some(_), _) => refused(None),
-        (None, Some(shown)) => Verdict::Shown(shown),
+    match reply.value {
+        Value::Int(1) => reply.granted(),
+        Value::Int(_) => refused(None),
+        Value::Bulk(shown) => Verdict::Shown(shown),
         // RESP2 answers a Lua false with a null, RESP3 may answer it with false.
-        (None, None) => Verdict::Done(Outcome::Gone),
+        Value::Null | Value::Bool(false) => Verdict::Done(Outcome::Gone),
+        _ => failed(ServerError::Other, true),
     }
 }
 

@@ -3,17 +3,21 @@
 /// The most attempts that may be without an answer at once; one more ends the request.
 const UNANSWERED: usize = 6;
 
+/// The most there can be: those without an answer, the one that ends the request for it, and the value of
+/// the hold or one that the key showed.
+const MOST: usize = UNANSWERED + 2;
+
 /// A short list of attempts, in place. The value of the hold stands first when there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
-    attempts: [u32; UNANSWERED + 1],
+    attempts: [u32; MOST],
     len: u8,
 }
 
 impl Leftovers {
     pub(super) const fn new() -> Leftovers {
         Leftovers {
-            attempts: [0; UNANSWERED + 1],
+            attempts: [0; MOST],
             len: 0,
         }
     }
@@ -43,9 +47,10 @@ impl Leftovers {
 
     pub(super) fn push_first(&mut self, attempt: u32) {
         self.remove(attempt);
-        self.push(attempt);
-        let len = usize::from(self.len);
-        self.attempts[..len].rotate_right(1);
+        let len = usize::from(self.len).min(MOST - 1);
+        self.attempts.copy_within(..len, 1);
+        self.attempts[0] = attempt;
+        self.len = len as u8 + 1;
     }
 
     pub(super) fn remove(&mut self, attempt: u32) {

@@ -243,7 +243,7 @@ pub const RULES: &[Rule] = rules! {
         RefusedByOwn => Adopt, Adopting;
         Failed => BackOff, Backoff;
         FailedLast => TellFailed, Ending;
-        Unsent => Attempt, Ready;
+        Unsent => Adopt, Adopting;
         Ambiguous => RememberAttempt, Ready;
         AmbiguousLast => RememberFailed, Ending;
         WaitOver => RememberTimedOut, Ending;
@@ -257,7 +257,7 @@ pub const RULES: &[Rule] = rules! {
         RefusedLast => TellSlow, Ending;
         Failed => RememberBackOff, Backoff;
         FailedLast => RememberFailed, Ending;
-        Unsent => RememberAttempt, Ready;
+        Unsent => Confirm, Confirming;
         Ambiguous => RememberAttempt, Ready;
         AmbiguousLast => RememberFailed, Ending;
         WaitOver => RememberTimedOut, Ending;
@@ -301,6 +301,8 @@ pub const RULES: &[Rule] = rules! {
     }
     Lost {
         Drop => Nothing, Ending;
+        Release => Nothing, Ending;
+        Abandon => Nothing, Done;
         Forget => Nothing, Done;
     }
     Ending {

@@ -34,7 +34,9 @@
 //! ```
 
 mod heap;
+mod notice;
 mod queue;
+mod settle;
 #[cfg(test)]
 mod tests;
 
@@ -46,12 +48,13 @@ use core::time::Duration;
 
 use crate::config::{REPLY_LIMIT, Terms, Wait};
 use crate::error::{ConfigError, Failure};
-use crate::lease::{self, Cause, Lease, Lost, OpKind, Outcome, Seq, State};
+use crate::lease::{Lease, OpKind, Outcome, Seq, State};
 use crate::names::{Names, Value, escape_text};
 use crate::rng::Rng;
 use crate::time::{Deadline, Tick};
 use heap::Heap;
-use queue::{Link, NONE, Queues};
+pub use notice::{Event, Fault, Holder, Notice};
+use queue::{Link, Queues};
 
 /// A single try fails when it has no answer after this: time for a dial and a reply.
 const PATIENCE: Duration = Duration::from_secs(2 * REPLY_LIMIT.as_secs());
@@ -111,72 +114,6 @@ pub struct Op {
     pub kind: OpKind,
 }
 
-/// Something to tell the caller of a request or the holder of a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// Which lease.
-    pub id: LeaseId,
-    /// What.
-    pub notice: Notice,
-}
-
-/// What there is to tell. See [`lease::Event`] for what ends a request and a hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// The hold begins.
-    Acquired {
-        /// The end of validity, if nothing is renewed.
-        valid_until: Tick,
-    },
-    /// Somebody else holds the name.
-    Held(Holder),
-    /// The wait is over; this is who was seen last.
-    TimedOut(Holder),
-    /// The request failed.
-    Failed(Fault),
-    /// The hold goes on.
-    Renewed {
-        /// The new end of validity.
-        valid_until: Tick,
-    },
-    /// A renewal did not count; the hold goes on until it is given up.
-    RenewalFailed(Fault),
-    /// The hold is lost.
-    Lost {
-        /// Why, and until when the work should end.
-        lost: Lost,
-        /// Who replaced it, if that is known.
-        by: Option<Box<str>>,
-    },
-    /// The hold was released by its holder.
-    Released {
-        /// Whether the server confirmed it. If not, the clean-up goes on.
-        confirmed: bool,
-    },
-    /// The hold was left to its TTL.
-    Abandoned,
-}
-
-/// Who holds a name, as far as it is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Holder {
-    /// The label of the holder, escaped; `None` for a foreign value or one that may not be read.
-    pub label: Option<Box<str>>,
-    /// How long the holder's lease runs on if it is not renewed.
-    pub remaining: Option<Duration>,
-}
-
-/// Why something failed, with the server's own words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Fault {
-    /// Why.
-    pub failure: Failure,
-    /// The text of the error reply, escaped.
-    pub text: Option<Box<str>>,
-}
-
 /// What was last seen of a name: only refusals and errors make one.
 #[derive(Debug, Default)]
 struct Note {
@@ -184,7 +121,6 @@ struct Note {
     text: Option<Box<str>>,
 }
 
-#[derive(Debug)]
 struct Slot {
     lease: Lease,
     /// Kept when the slot is free, so that the next lease need not allocate.
@@ -209,7 +145,7 @@ pub struct Leases {
     free: Vec<u32>,
     queues: Queues,
     heap: Heap,
-    wanting: VecDeque<u32>,
+    wanting: VecDeque<LeaseId>,
     events: VecDeque<Event>,
     superseded: Vec<Op>,
     rng: Rng,
@@ -217,6 +153,7 @@ pub struct Leases {
     held: usize,
     now: Tick,
     regressions: u64,
+    closed: bool,
 }
 
 impl Leases {
@@ -235,6 +172,7 @@ impl Leases {
             held: 0,
             now: Tick::ZERO,
             regressions: 0,
+            closed: false,
         }
     }
 
@@ -327,13 +265,12 @@ impl Leases {
     /// The next operation to carry out. Take it only when it can be handed over.
     pub fn poll_op(&mut self, now: Tick) -> Option<Op> {
         let _ = self.clock(now);
-        while let Some(index) = self.wanting.pop_front() {
-            let slot = &mut self.slots[index as usize];
+        while let Some(id) = self.wanting.pop_front() {
+            if self.slot(id).is_none() {
+                continue;
+            }
+            let slot = &mut self.slots[id.index()];
             slot.wants = false;
-            let id = LeaseId {
-                index,
-                generation: slot.generation,
-            };
             let Some(op) = slot.lease.poll_op() else {
                 continue;
             };
@@ -359,7 +296,7 @@ impl Leases {
 
     // ---- requests ----
 
-    /// Asks for a lock.
+    /// Asks for a lock. After [`close`](Leases::close) the request fails at once, which is told as any other end.
     ///
     /// # Errors
     /// [`ConfigError::Name`]: nothing was begun.
@@ -372,7 +309,12 @@ impl Leases {
             index,
             generation: self.slots[index as usize].generation,
         };
-        let single = matches!(request.wait, Wait::Now) || request.wait == Wait::For(Duration::ZERO);
+        if self.closed {
+            self.slots[index as usize].lease.close(now);
+            self.settle(now, index);
+            return Ok(id);
+        }
+        let single = request.wait.is_single_try();
         let front = self
             .queues
             .front(&self.slots, &self.slots[index as usize].key);
@@ -408,14 +350,16 @@ impl Leases {
         self.with(now, id, Lease::abandon);
     }
 
-    /// Nobody waits for this lease any more.
+    /// Nobody waits for this lease any more. What was not taken of its events is forgotten.
     pub fn drop_guard(&mut self, now: Tick, id: LeaseId) {
         self.with(now, id, Lease::drop_guard);
+        self.events.retain(|event| event.id != id);
     }
 
     /// The client is being closed: every request fails, every hold is told. What is left to clear goes
     /// on until [`is_empty`](Leases::is_empty).
     pub fn close(&mut self, now: Tick) {
+        self.closed = true;
         self.for_all(now, Lease::close);
     }
 
@@ -433,6 +377,13 @@ impl Leases {
         self.with(now, op.id, |lease, now| lease.handle_purged(now, op.kind));
     }
 
+    /// How long the store took for an answer, counted from the hand-out.
+    pub fn handle_round_trip(&mut self, id: LeaseId, trip: Duration) {
+        if self.slot(id).is_some() {
+            self.slots[id.index()].lease.handle_round_trip(trip);
+        }
+    }
+
     /// Remembers whose value the key showed, for the refusal or loss that follows.
     pub fn note_holder(&mut self, id: LeaseId, shown: &[u8]) {
         let label = Value::label_of(shown).map(Box::from);
@@ -441,11 +392,28 @@ impl Leases {
         }
     }
 
-    /// Remembers the text of an error reply, for the failure that follows.
+    /// Forgets whose value the key showed: it has been refused since, without showing one.
+    pub fn forget_holder(&mut self, id: LeaseId) {
+        if self.slot(id).is_some() {
+            if let Some(note) = &mut self.slots[id.index()].note {
+                note.label = None;
+            }
+        }
+    }
+
+    /// Remembers the text of an error reply, for the failure that follows; an empty text forgets it.
     pub fn note_text(&mut self, id: LeaseId, text: &[u8]) {
-        let text = escape_text(text, MAX_TEXT);
-        if let Some(note) = self.note(id) {
-            note.text = Some(text.into_boxed_str());
+        if self.slot(id).is_none() {
+            return;
+        }
+        let note = &mut self.slots[id.index()].note;
+        if text.is_empty() {
+            if let Some(note) = note {
+                note.text = None;
+            }
+        } else {
+            let text = escape_text(text, MAX_TEXT).into_boxed_str();
+            note.get_or_insert_default().text = Some(text);
         }
     }
 
@@ -462,15 +430,12 @@ impl Leases {
     /// No connection can be had: ends single tries, and every wait if waiting cannot cure it.
     pub fn handle_link_failed(&mut self, now: Tick, failure: Failure, text: &[u8]) {
         for index in 0..self.slots.len() as u32 {
+            let slot = &self.slots[index as usize];
             let id = LeaseId {
                 index,
-                generation: self.slots[index as usize].generation,
+                generation: slot.generation,
             };
-            let state = self.slots[index as usize].lease.state();
-            if self.slots[index as usize].live
-                && !text.is_empty()
-                && matches!(state, State::Queued | State::Ready | State::Backoff)
-            {
+            if slot.live && !matches!(slot.lease.state(), State::Held | State::Renewing) {
                 self.note_text(id, text);
             }
         }
@@ -508,8 +473,7 @@ impl Leases {
 
     fn note(&mut self, id: LeaseId) -> Option<&mut Note> {
         self.slot(id)?;
-        let slot = &mut self.slots[id.index()];
-        Some(slot.note.get_or_insert_default())
+        Some(self.slots[id.index()].note.get_or_insert_default())
     }
 
     fn with(&mut self, now: Tick, id: LeaseId, input: impl FnOnce(&mut Lease, Tick)) {
@@ -563,182 +527,6 @@ impl Leases {
         slot.note = None;
         Ok(index)
     }
-
-    fn is_held(&self, index: u32) -> bool {
-        let lease = &self.slots[index as usize].lease;
-        matches!(lease.state(), State::Held | State::Renewing) && lease.holds_at(self.now)
-    }
-
-    /// A single try for a name that is held in this process.
-    fn refuse_here(&mut self, now: Tick, id: LeaseId, front: u32) {
-        let notice = Notice::Held(self.holder_here(now, front));
-        self.events.push_back(Event { id, notice });
-        self.slots[id.index()].lease.drop_guard(now);
-        self.settle(now, id.index);
-    }
-
-    fn holder_here(&self, now: Tick, front: u32) -> Holder {
-        let valid_until = self.slots[front as usize].lease.valid_until();
-        Holder {
-            label: Some(self.names.label().into()),
-            remaining: valid_until.map(|until| until.saturating_since(now)),
-        }
-    }
-
-    /// After anything happened to a lease: its events, its operation, its place in the queue, its deadline.
-    fn settle(&mut self, now: Tick, index: u32) {
-        let mut next = Some(index);
-        while let Some(index) = next {
-            self.tell(now, index);
-            next = self.requeue(now, index);
-            let slot = &mut self.slots[index as usize];
-            let id = LeaseId {
-                index,
-                generation: slot.generation,
-            };
-            if let Some(op) = slot.lease.poll_superseded() {
-                self.superseded.push(Op {
-                    id,
-                    seq: op.seq,
-                    kind: op.kind,
-                });
-            }
-            let held = matches!(slot.lease.state(), State::Held | State::Renewing);
-            if held != core::mem::replace(&mut slot.held, held) {
-                self.held = if held { self.held + 1 } else { self.held - 1 };
-            }
-            if slot.lease.wants_op() && !slot.wants {
-                slot.wants = true;
-                self.wanting.push_back(index);
-            }
-            if slot.lease.state() == State::Done && slot.live {
-                slot.live = false;
-                slot.note = None;
-                self.free.push(index);
-                self.heap.set(index, None);
-            } else {
-                self.heap.set(index, slot.lease.deadline().at(now));
-            }
-        }
-    }
-
-    fn tell(&mut self, now: Tick, index: u32) {
-        while let Some(event) = self.slots[index as usize].lease.poll_event() {
-            let notice = self.notice(now, index, event);
-            let generation = self.slots[index as usize].generation;
-            self.events.push_back(Event {
-                id: LeaseId { index, generation },
-                notice,
-            });
-        }
-    }
-
-    fn notice(&mut self, now: Tick, index: u32, event: lease::Event) -> Notice {
-        let front = self
-            .queues
-            .front(&self.slots, &self.slots[index as usize].key);
-        let note = self.slots[index as usize].note.as_deref();
-        let label = || note.and_then(|note| note.label.clone());
-        let fault = |failure| Fault {
-            failure,
-            text: match failure {
-                Failure::Server(_) | Failure::Link(_) => note.and_then(|note| note.text.clone()),
-                _ => None,
-            },
-        };
-        match event {
-            lease::Event::Acquired { valid_until } => Notice::Acquired { valid_until },
-            lease::Event::Held { remaining } => Notice::Held(Holder {
-                label: label(),
-                remaining,
-            }),
-            // Those behind the first in the queue time out with what that one knows.
-            lease::Event::TimedOut => Notice::TimedOut(match front {
-                Some(front) if front != index && self.is_held(front) => {
-                    self.holder_here(now, front)
-                }
-                Some(front) if front != index => {
-                    let note = self.slots[front as usize].note.as_deref();
-                    Holder {
-                        label: note.and_then(|note| note.label.clone()),
-                        remaining: None,
-                    }
-                }
-                _ => Holder {
-                    label: label(),
-                    remaining: None,
-                },
-            }),
-            lease::Event::Failed(failure) => Notice::Failed(fault(failure)),
-            lease::Event::Renewed { valid_until } => Notice::Renewed { valid_until },
-            lease::Event::RenewalFailed(failure) => Notice::RenewalFailed(fault(failure)),
-            lease::Event::Lost(lost) => Notice::Lost {
-                lost,
-                by: if lost.cause == Cause::Replaced {
-                    label()
-                } else {
-                    None
-                },
-            },
-            lease::Event::Released { confirmed } => Notice::Released { confirmed },
-            lease::Event::Abandoned => Notice::Abandoned,
-        }
-    }
-
-    /// Keeps the local queue in step with the state. Gives the lease whose turn has come, if any.
-    fn requeue(&mut self, now: Tick, index: u32) -> Option<u32> {
-        let place = self.slots[index as usize].link;
-        match self.slots[index as usize].lease.state() {
-            State::Held | State::Renewing if !place.is_front => {
-                // A single try that won, or a grant that overtook: the holder stands first.
-                self.queues.move_to_front(&mut self.slots, index);
-                let behind = self.slots[index as usize].link.next;
-                (behind != NONE).then(|| {
-                    self.slots[behind as usize].lease.demote(now);
-                    behind
-                })
-            }
-            State::Ready | State::Backoff if place.queued && !place.is_front => {
-                self.slots[index as usize].lease.demote(now);
-                None
-            }
-            State::Releasing | State::Lost | State::Ending | State::Done if place.queued => {
-                let promoted = self.queues.leave(&mut self.slots, index)?;
-                self.slots[promoted as usize].lease.turn(now);
-                Some(promoted)
-            }
-            _ => None,
-        }
-    }
-}
-
-impl Holder {
-    /// A holder of whom nothing is known.
-    pub const UNKNOWN: Holder = Holder {
-        label: None,
-        remaining: None,
-    };
-
-    /// A holder with this label.
-    pub fn labelled(label: &str, remaining: Option<Duration>) -> Holder {
-        Holder {
-            label: Some(label.into()),
-            remaining,
-        }
-    }
-}
-
-impl core::fmt::Display for Holder {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match &self.label {
-            Some(label) => f.write_str(label)?,
-            None => f.write_str("an unknown holder")?,
-        }
-        match self.remaining {
-            Some(remaining) => write!(f, " (lease runs out in {remaining:?})"),
-            None => Ok(()),
-        }
-    }
 }
 
 impl core::fmt::Debug for Request<'_> {
@@ -747,6 +535,18 @@ impl core::fmt::Debug for Request<'_> {
             .field("name", &String::from_utf8_lossy(self.name))
             .field("terms", &self.terms)
             .field("wait", &self.wait)
+            .finish_non_exhaustive()
+    }
+}
+
+// Without the secret.
+impl core::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Slot")
+            .field("key", &String::from_utf8_lossy(&self.key))
+            .field("generation", &self.generation)
+            .field("live", &self.live)
+            .field("lease", &self.lease)
             .finish_non_exhaustive()
     }
 }
