@@ -1,1 +1,48 @@
-//! (being built)
+//! The client of Tenure, free of any runtime.
+//!
+//! [`Locks`] hands out locks, a [`Lock`] is held until it is released, dropped or lost, and every store
+//! and runtime gives the same concrete types. A runtime comes in through a [`Binding`]: it dials, keeps
+//! time, reads a clock and gives entropy. It need not spawn: [`connect_with`] returns a [`Driver`], a
+//! future that the caller runs.
+//!
+//! Most programs use the crate `tenure`, or a binding crate such as `tenure-tokio`, which spawns the
+//! driver for them.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `locks`, `lock`, `options` | what a user touches |
+//! | `hold` | the slot that a store fills and a user's futures wait on |
+//! | `store` | the seam for an engine: messages in, a slot out, no futures |
+//! | `host` | one locked machine with its holds, shared by callers and driver |
+//! | `redis`, `memory` | the stores here |
+//! | `binding` | the seam for a runtime |
+
+pub mod binding;
+mod config;
+mod error;
+pub mod hold;
+mod host;
+mod lock;
+mod locks;
+mod memory;
+mod observer;
+mod options;
+mod redis;
+pub mod store;
+mod url;
+
+pub use binding::Binding;
+pub use config::Config;
+pub use error::{Error, Reason};
+pub use host::Driver;
+pub use lock::{Held, Lock, Lost, Release, Released, WaitLost};
+pub use locks::{Acquiring, Attempt, Closing, Locks, Ready, Request, Trying};
+pub use memory::memory_with;
+pub use observer::{Event, Observer};
+pub use options::LockOptions;
+pub use redis::connect_with;
+pub use tenure_core::config::Wait;
+pub use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError};
+pub use tenure_core::lease::Cause;
+pub use tenure_core::leases::Holder;
+pub use tenure_core::time::Tick;

@@ -1,1 +1,196 @@
-//! (being built)
+//! Tenure on tokio: [`connect`], and the binding behind it.
+//!
+//! ```no_run
+//! # async fn f() -> Result<(), tenure_client::Error> {
+//! let locks = tenure_tokio::connect("redis://127.0.0.1/").await?;
+//! let lock = locks.acquire("nightly-report").await?;
+//! // ... work while lock.is_held() ...
+//! lock.release().await?;
+//! locks.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Time
+//!
+//! Time is tokio's clock, so a test under paused time lives through a lease without waiting; plus what the machine was
+//! suspended for, which tokio's clock does not count on Linux: see [`TokioBinding`]. On a thread outside the runtime
+//! tokio's clock cannot be paused; there `is_held` of a paused test sees the real time.
+
+mod clock;
+mod stream;
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tenure_client::binding::{Binding, Endpoint, Timer};
+use tenure_client::{Config, Driver, Error, Locks, Tick, connect_with, memory_with};
+
+use clock::Clock;
+pub use stream::TokioStream;
+
+/// Connects to the server that `url` names and spawns the driver on the current runtime.
+///
+/// `redis://`, `valkey://` and `redis+unix://`, with user, password and database: see [`Config::from_url`].
+///
+/// # Errors
+/// Why the first try to connect failed: [`Error::Unavailable`], [`Error::Denied`], [`Error::Protocol`] or
+/// [`Error::Misconfigured`], which also stands for a malformed URL. Dropping the future gives up.
+///
+/// # Panics
+/// Outside a tokio runtime with its IO and time drivers enabled, as everything of tokio.
+pub async fn connect(url: &str) -> Result<Locks, Error> {
+    connect_config(&Config::from_url(url)?).await
+}
+
+/// As [`connect`], with settings.
+///
+/// # Errors
+/// As [`connect`].
+///
+/// # Panics
+/// As [`connect`].
+pub async fn connect_config(config: &Config) -> Result<Locks, Error> {
+    let (locks, driver) = connect_with(TokioBinding::new(), config)?;
+    spawn(driver);
+    locks.ready().await?;
+    Ok(locks)
+}
+
+/// Locks in the memory of this process, driven on the current runtime: for tests, and for code that wants "some lock"
+/// before there is a server.
+///
+/// # Panics
+/// Outside a tokio runtime with its time driver enabled.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure_client::Error> {
+/// let locks = tenure_tokio::memory();
+/// let lock = locks.try_acquire("a").await?.acquired().expect("nobody else is here");
+/// assert!(locks.try_acquire("a").await?.acquired().is_none());
+/// lock.release().await?;
+/// # Ok(()) }
+/// ```
+pub fn memory() -> Locks {
+    match memory_config(&Config::in_memory()) {
+        Ok(locks) => locks,
+        // The defaults are always accepted; what is left is a system without entropy.
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// As [`memory`], with settings.
+///
+/// # Errors
+/// [`Error::Misconfigured`] for a prefix or label that is refused.
+///
+/// # Panics
+/// As [`memory`].
+pub fn memory_config(config: &Config) -> Result<Locks, Error> {
+    let (locks, driver) = memory_with(TokioBinding::new(), config)?;
+    spawn(driver);
+    Ok(locks)
+}
+
+fn spawn(driver: Driver) {
+    tokio::spawn(driver);
+}
+
+/// What tokio gives a driver. For [`connect_with`] on an executor or `LocalSet` of your own.
+///
+/// Its clock is tokio's, plus the progress of the boot-time clock or of the raw monotonic clock, whichever is ahead,
+/// beyond that of the monotonic clock: a suspended machine and a slewed clock both count. It never goes back.
+#[derive(Clone, Debug)]
+pub struct TokioBinding {
+    clock: Arc<Clock>,
+}
+
+impl TokioBinding {
+    /// A binding whose time begins now.
+    pub fn new() -> TokioBinding {
+        TokioBinding {
+            clock: Arc::new(Clock::new(Box::new(clock::suspended))),
+        }
+    }
+
+    /// A binding whose suspended time comes from `suspended` instead of the system: how long the machine was suspended
+    /// since some fixed moment. For tests of what a suspension does.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use std::time::Duration;
+    /// use tenure_client::binding::Binding;
+    ///
+    /// let suspended = Arc::new(AtomicU64::new(0));
+    /// let binding = tenure_tokio::TokioBinding::with_suspended({
+    ///     let suspended = Arc::clone(&suspended);
+    ///     move || Duration::from_secs(suspended.load(Ordering::Relaxed))
+    /// });
+    /// let before = binding.now();
+    /// suspended.store(3600, Ordering::Relaxed);
+    /// assert!(binding.now().saturating_since(before) >= Duration::from_secs(3600));
+    /// ```
+    pub fn with_suspended(
+        suspended: impl Fn() -> Duration + Send + Sync + 'static,
+    ) -> TokioBinding {
+        TokioBinding {
+            clock: Arc::new(Clock::new(Box::new(suspended))),
+        }
+    }
+}
+
+impl Default for TokioBinding {
+    fn default() -> TokioBinding {
+        TokioBinding::new()
+    }
+}
+
+impl Binding for TokioBinding {
+    type Stream = TokioStream;
+    type Timer = TokioTimer;
+
+    fn dial(
+        &self,
+        endpoint: &Endpoint,
+    ) -> impl Future<Output = io::Result<TokioStream>> + Send + 'static {
+        TokioStream::dial(endpoint.clone())
+    }
+
+    fn timer(&self) -> TokioTimer {
+        TokioTimer {
+            clock: Arc::clone(&self.clock),
+            sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+        }
+    }
+
+    fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    fn entropy(&self, bytes: &mut [u8]) -> io::Result<()> {
+        getrandom::fill(bytes).map_err(io::Error::from)
+    }
+}
+
+/// A timer on tokio's clock.
+#[derive(Debug)]
+pub struct TokioTimer {
+    clock: Arc<Clock>,
+    sleep: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl Timer for TokioTimer {
+    fn set(mut self: Pin<&mut Self>, deadline: Tick) {
+        let instant = self.clock.instant(deadline);
+        self.sleep.as_mut().reset(instant);
+    }
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.sleep.as_mut().poll(cx)
+    }
+}

@@ -1,0 +1,91 @@
+//! The seam for a runtime: four things a driver needs, and no `spawn`.
+
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tenure_core::time::Tick;
+
+/// What a runtime gives: a transport, timers, a clock, entropy.
+///
+/// The clock must never go back and must count the time the machine was suspended. May change before 1.0.
+pub trait Binding: Send + Sync + 'static {
+    /// An open transport.
+    type Stream: Stream;
+    /// A timer that can be set again and again.
+    type Timer: Timer;
+
+    /// Opens a transport. Resolves names anew at every call. Dropping the future gives the dial up.
+    fn dial(
+        &self,
+        endpoint: &Endpoint,
+    ) -> impl Future<Output = io::Result<Self::Stream>> + Send + 'static;
+
+    /// A new timer, not set.
+    fn timer(&self) -> Self::Timer;
+
+    /// The current time.
+    fn now(&self) -> Tick;
+
+    /// Fills `bytes` with what nobody can guess.
+    ///
+    /// # Errors
+    /// The system has no entropy: then no lock is asked for.
+    fn entropy(&self, bytes: &mut [u8]) -> io::Result<()>;
+
+    /// Unix time in milliseconds. It is only shown to people.
+    fn unix_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| {
+            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+        })
+    }
+}
+
+/// An open transport, owned by one driver; writes may come from any thread that holds it.
+pub trait Stream: Send + 'static {
+    /// Reads what has arrived, or registers the task; 0 is the end of the stream.
+    fn poll_read(&mut self, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// Writes what the transport takes without waiting; needs no task and no runtime context.
+    ///
+    /// # Errors
+    /// `WouldBlock` when it takes nothing now: the driver waits for
+    /// [`poll_write_ready`](Stream::poll_write_ready) and writes.
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Ready when [`try_write`](Stream::try_write) may take something; registers the task otherwise.
+    fn poll_write_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Closes abortively: nothing that was written and has not arrived may arrive later.
+    fn abort(self);
+}
+
+/// A timer of the runtime.
+pub trait Timer: Send + 'static {
+    /// Sets it to fire at `deadline`, instead of whatever was set before.
+    fn set(self: Pin<&mut Self>, deadline: Tick);
+
+    /// Ready once the deadline has passed. A timer that fires early is asked again.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Endpoint {
+    /// A host name or address, and a port.
+    Tcp {
+        /// Name, IPv4 address, or IPv6 address without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// A Unix socket.
+    Unix {
+        /// Its path.
+        path: PathBuf,
+    },
+}

@@ -1,0 +1,245 @@
+//! How a client connects and behaves.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::conn::ConnConfig;
+use tenure_core::mux::MuxConfig;
+use tenure_core::names::{Names, fitting_label};
+
+use crate::binding::Endpoint;
+use crate::error::Error;
+use crate::observer::Observer;
+use crate::options::LockOptions;
+use crate::url::Target;
+
+/// The settings of a client: where the server is, and what holds for all its locks.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_client::{Config, LockOptions};
+///
+/// let config = Config::from_url("redis://app:p%40ss@db.example:6380/2")?
+///     .prefix("billing:lock:")
+///     .label("worker 7")
+///     .connect_limit(Duration::from_secs(2))
+///     .defaults_for_locks(LockOptions::new().lease(Duration::from_secs(10)));
+/// // The password is never shown.
+/// assert!(!format!("{config:?}").contains("p@ss"));
+/// # Ok::<(), tenure_client::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Config {
+    target: Target,
+    prefix: String,
+    plain_keys: bool,
+    label: Option<String>,
+    client_name: Option<String>,
+    connect_limit: Option<Duration>,
+    reply_limit: Option<Duration>,
+    reconnect_limit: Option<Duration>,
+    defaults: LockOptions,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+/// The prefix of every key, unless another is set.
+const PREFIX: &str = "lock:";
+
+impl Config {
+    /// The server that a URL names.
+    ///
+    /// `redis://[user[:password]@]host[:port][/database]`, the same with `valkey://`, and
+    /// `redis+unix://[user[:password]@]/path/to/socket[?db=database]`. User and password are percent-encoded. The
+    /// port is 6379 by default, the database 0.
+    ///
+    /// # Errors
+    /// [`Error::Misconfigured`] says what is wrong and what is allowed. It never repeats the password.
+    pub fn from_url(url: &str) -> Result<Config, Error> {
+        Ok(Config::of(Target::parse(url)?))
+    }
+
+    /// The settings of an in-memory store, which has no server.
+    pub fn in_memory() -> Config {
+        Config::of(Target::default())
+    }
+
+    fn of(target: Target) -> Config {
+        Config {
+            target,
+            prefix: PREFIX.to_owned(),
+            plain_keys: false,
+            label: None,
+            client_name: None,
+            connect_limit: None,
+            reply_limit: None,
+            reconnect_limit: None,
+            defaults: LockOptions::new(),
+            observer: None,
+        }
+    }
+
+    /// The prefix of every key, instead of `lock:`. It must have no brace.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Config {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Names are written raw behind the prefix, so that other lock libraries use the same key.
+    #[must_use]
+    pub fn plain_keys(mut self) -> Config {
+        self.plain_keys = true;
+        self
+    }
+
+    /// Who holds a lock, for people: instead of host name and process id. At most 128 bytes, escaped.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Config {
+        self.label = Some(label.into());
+        self
+    }
+
+    /// The name that `CLIENT LIST` shows, instead of `tenure`.
+    #[must_use]
+    pub fn client_name(mut self, name: impl Into<String>) -> Config {
+        self.client_name = Some(name.into());
+        self
+    }
+
+    /// The longest a dial with its handshake may take. Default 5 s; live holds may ask for less.
+    #[must_use]
+    pub fn connect_limit(mut self, limit: Duration) -> Config {
+        self.connect_limit = Some(limit);
+        self
+    }
+
+    /// The longest a reply may take. Default 5 s; live holds may ask for less.
+    #[must_use]
+    pub fn reply_limit(mut self, limit: Duration) -> Config {
+        self.reply_limit = Some(limit);
+        self
+    }
+
+    /// The longest pause between two tries to connect. Default 1 s; live holds may ask for less.
+    #[must_use]
+    pub fn reconnect_limit(mut self, limit: Duration) -> Config {
+        self.reconnect_limit = Some(limit);
+        self
+    }
+
+    /// The options of every request that does not set its own.
+    #[must_use]
+    pub fn defaults_for_locks(mut self, defaults: LockOptions) -> Config {
+        self.defaults = defaults;
+        self
+    }
+
+    /// Who is told of everything that happens.
+    #[must_use]
+    pub fn observe(mut self, observer: Arc<dyn Observer>) -> Config {
+        self.observer = Some(observer);
+        self
+    }
+
+    /// Where the server listens.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.target.endpoint
+    }
+
+    pub(crate) fn defaults(&self) -> LockOptions {
+        self.defaults.clone()
+    }
+
+    pub(crate) fn observer(&self) -> Option<Arc<dyn Observer>> {
+        self.observer.clone()
+    }
+
+    pub(crate) fn names(&self) -> Result<Names, Error> {
+        let names = match &self.label {
+            Some(label) => Names::new(&self.prefix, label)?,
+            None => Names::new(&self.prefix, &host_label())?,
+        };
+        Ok(if self.plain_keys {
+            names.plain_keys()
+        } else {
+            names
+        })
+    }
+
+    pub(crate) fn mux(&self) -> Result<MuxConfig, Error> {
+        let name = self.client_name.as_deref().unwrap_or("tenure");
+        if name.is_empty() || name.len() > 128 || !name.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(Error::input(
+                "the client name must be 1 to 128 printable characters without blanks",
+            ));
+        }
+        let mut mux = MuxConfig::new(self.names()?);
+        mux.conn = ConnConfig {
+            user: self.target.user.as_deref().map(Into::into),
+            password: self.target.password.as_deref().map(Into::into),
+            database: self.target.database,
+            client_name: Some(name.into()),
+            ..ConnConfig::default()
+        };
+        let limits = [
+            ("connect limit", self.connect_limit, &mut mux.connect_limit),
+            ("reply limit", self.reply_limit, &mut mux.reply_limit),
+            (
+                "reconnect limit",
+                self.reconnect_limit,
+                &mut mux.reconnect_limit,
+            ),
+        ];
+        for (what, limit, setting) in limits {
+            let Some(limit) = limit else { continue };
+            if limit < LIMITS.0 || limit > LIMITS.1 {
+                return Err(Error::input(format!(
+                    "a {what} of {limit:?} is out of range: from {:?} to {:?}",
+                    LIMITS.0, LIMITS.1
+                )));
+            }
+            *setting = limit;
+        }
+        Ok(mux)
+    }
+}
+
+/// What the limits may be.
+const LIMITS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(300));
+
+/// `host:pid`, cut to what a label may be.
+fn host_label() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .map(|host| host.trim().to_owned())
+        .or_else(|| std::env::var("HOSTNAME").ok())
+        .or_else(|| std::env::var("COMPUTERNAME").ok())
+        .filter(|host| !host.is_empty())
+        .unwrap_or_else(|| "unknown".to_owned());
+    let pid = format!(":{}", std::process::id());
+    let mut label = host + &pid;
+    if fitting_label(&label) != label {
+        // The end tells more than the beginning: keep the process id.
+        label = fitting_label(&label[..label.len() - pid.len()]);
+        label.truncate(label.len().saturating_sub(pid.len()));
+        label += &pid;
+    }
+    label
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("target", &self.target)
+            .field("prefix", &self.prefix)
+            .field("plain_keys", &self.plain_keys)
+            .field("label", &self.label)
+            .field("client_name", &self.client_name)
+            .field("connect_limit", &self.connect_limit)
+            .field("reply_limit", &self.reply_limit)
+            .field("reconnect_limit", &self.reconnect_limit)
+            .field("defaults", &self.defaults)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,203 @@
+//! Why something did not work, and whether trying again may help.
+
+use std::fmt;
+
+use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError};
+use tenure_core::leases::{Fault, Holder};
+
+use crate::lock::Lost;
+
+/// Why a lock was not had, or did not stay.
+///
+/// That somebody else holds a name is no error: [`Attempt::Held`](crate::Attempt::Held). Cancelling is
+/// dropping the future, and needs none. No message shows a password or the secret of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The wait is over and somebody else still holds the name. Nothing is left on the server.
+    TimedOut {
+        /// Who was seen last.
+        holder: Holder,
+    },
+    /// The server cannot be reached, does not answer, or does not serve writes now. Trying again may help.
+    /// What an unanswered command may have left is cleared as soon as the server is reachable.
+    Unavailable(Reason),
+    /// The user or password is wrong, or lacks a permission. Trying again does not help.
+    Denied(Reason),
+    /// Something set here, or on the server, cannot work. Trying again does not help.
+    Misconfigured(Reason),
+    /// The peer does not speak the protocol: another service, TLS on a plain port or the reverse.
+    Protocol(Reason),
+    /// The lock was held and is lost.
+    Lost(Lost),
+    /// The client was closed, or the runtime that drove it has ended.
+    Closed,
+}
+
+/// What lies behind an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// A value that cannot work; nothing was sent.
+    Config(ConfigError),
+    /// A malformed URL or option; the text says what is wrong and what is allowed.
+    Input(Box<str>),
+    /// What the machine saw, with the server's own words if there were any.
+    Failure {
+        /// What.
+        failure: Failure,
+        /// The text of the error reply, escaped.
+        text: Option<Box<str>>,
+    },
+}
+
+impl Error {
+    /// Whether the same call may succeed later without anybody changing a setting.
+    pub fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Error::TimedOut { .. } | Error::Unavailable(_) | Error::Lost(_)
+        )
+    }
+
+    pub(crate) fn input(text: impl Into<Box<str>>) -> Error {
+        Error::Misconfigured(Reason::Input(text.into()))
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Error {
+        Error::Misconfigured(Reason::Config(error))
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Error {
+        let Fault { failure, text, .. } = fault;
+        Error::of_failure(failure, text)
+    }
+}
+
+impl Error {
+    pub(crate) fn of_failure(failure: Failure, text: Option<Box<str>>) -> Error {
+        let reason = Reason::Failure { failure, text };
+        match failure {
+            Failure::Closed => Error::Closed,
+            Failure::Server(error) | Failure::Link(LinkFault::Handshake(error)) => match error {
+                ServerError::WrongPass
+                | ServerError::NoAuth
+                | ServerError::NoPerm
+                | ServerError::Denied => Error::Denied(reason),
+                error if error.waiting_may_cure() => Error::Unavailable(reason),
+                _ => Error::Misconfigured(reason),
+            },
+            Failure::Link(LinkFault::Protocol(_) | LinkFault::UnexpectedReply) => {
+                Error::Protocol(reason)
+            }
+            _ => Error::Unavailable(reason),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::TimedOut { holder } => write!(f, "timed out: the lock is held by {holder}"),
+            Error::Unavailable(reason) => write!(f, "the lock server is unavailable: {reason}"),
+            Error::Denied(reason) => write!(f, "the lock server denies access: {reason}"),
+            Error::Misconfigured(reason) => write!(f, "misconfigured: {reason}"),
+            Error::Protocol(reason) => write!(f, "the peer is no lock server: {reason}"),
+            Error::Lost(lost) => write!(f, "the lock is lost: {lost}"),
+            Error::Closed => {
+                f.write_str("closed: the client was closed, or the runtime that drove it has ended")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Misconfigured(Reason::Config(error)) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Config(error) => error.fmt(f),
+            Reason::Input(text) => f.write_str(text),
+            Reason::Failure { failure, text } => {
+                f.write_str(describe(*failure))?;
+                match text {
+                    Some(text) => write!(f, " (the server says: {text})"),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+fn describe(failure: Failure) -> &'static str {
+    match failure {
+        Failure::Server(error) => describe_server(error),
+        Failure::Link(fault) => match fault {
+            LinkFault::Dial => {
+                "no connection: refused, unreachable, or the name is not known; check address and port"
+            }
+            LinkFault::DialTimedOut => {
+                "no connection within the connect limit; check address, port and firewall"
+            }
+            LinkFault::Closed => "the connection was closed before the reply",
+            LinkFault::ReplyOverdue => {
+                "no reply within the reply limit; the connection was given up"
+            }
+            LinkFault::Retired => "the server has become a replica; connecting anew",
+            LinkFault::Protocol(tenure_core::resp::ProtocolError::TlsPeer) => {
+                "the peer speaks TLS; use the URL of its plain port"
+            }
+            LinkFault::Protocol(tenure_core::resp::ProtocolError::HttpPeer) => {
+                "the peer speaks HTTP; check address and port"
+            }
+            LinkFault::Protocol(_) | LinkFault::UnexpectedReply => {
+                "the peer's bytes are not RESP; check address and port"
+            }
+            LinkFault::Handshake(error) => describe_server(error),
+            _ => "the connection failed",
+        },
+        Failure::SlowReplies => "replies take longer than the lease leaves; use a longer lease",
+        Failure::TooManyUnanswered => "too many attempts were left without an answer",
+        Failure::NoReply => "no reply in time",
+        Failure::Closed => "the client was closed",
+        _ => "the request failed",
+    }
+}
+
+fn describe_server(error: ServerError) -> &'static str {
+    match error {
+        ServerError::ReadOnly => "the server is a read-only replica; use the primary",
+        ServerError::Loading => "the server is loading its data",
+        ServerError::Busy => "the server is busy with a script",
+        ServerError::MasterDown => "the server is a replica that lost its primary",
+        ServerError::NoReplicas => "the server has too few replicas to accept writes",
+        ServerError::OutOfMemory => "the server is out of memory",
+        ServerError::TryAgain => "the server is moving the slot of the key",
+        ServerError::ClusterDown => "the cluster is not serving",
+        ServerError::Misconf => "the server refuses writes because it cannot save",
+        ServerError::WrongPass => "wrong user or password",
+        ServerError::NoAuth => "the server wants a password; put it into the URL",
+        ServerError::NoPerm => {
+            "the user lacks a permission; docs/wire.md lists the commands that are needed"
+        }
+        ServerError::Moved => {
+            "the key lives on another node; a cluster is not supported, use a single server"
+        }
+        ServerError::WrongType => {
+            "the key holds another type than a string; use another name or prefix"
+        }
+        ServerError::Denied => "the server refuses connections from here",
+        _ => "the server answered an error",
+    }
+}

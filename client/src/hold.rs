@@ -1,0 +1,317 @@
+//! The slot between a store and a user's futures: the store fills it, the futures wait on it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tenure_core::leases::{Holder, LeaseId, Notice};
+use tenure_core::time::Tick;
+
+use crate::error::Error;
+use crate::lock::Lost;
+
+/// Not asked for yet.
+const NO_ID: u64 = u64::MAX;
+/// Not held.
+const NOT_HELD: u64 = 0;
+
+/// One request and the hold it may become, shared by the store and the caller.
+pub struct Hold {
+    name: Box<[u8]>,
+    id: AtomicU64,
+    /// The end of validity in microseconds, plus one.
+    valid_until: AtomicU64,
+    cell: Mutex<Cell>,
+}
+
+struct Cell {
+    stage: Stage,
+    /// The future of the caller: acquiring, then releasing.
+    caller: Option<Waker>,
+    /// Those who wait for a change of the hold.
+    watchers: Vec<(u64, Waker)>,
+    next_watcher: u64,
+    since: Tick,
+    renewals: u64,
+    renewal_error: Option<Error>,
+}
+
+#[derive(Clone, Debug)]
+enum Stage {
+    Pending,
+    Refused(Holder),
+    Failed(Error),
+    Held,
+    /// Its release is on its way.
+    Ending,
+    Released {
+        confirmed: bool,
+    },
+    Lost(Lost),
+    Abandoned,
+}
+
+/// What a notice did to a hold, for the observer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    /// How long the stage that ended had lasted.
+    pub(crate) lasted: Duration,
+    /// Whether the store can forget the hold.
+    pub(crate) over: bool,
+}
+
+impl Hold {
+    /// A request for `name` made at `now`.
+    pub fn new(name: Box<[u8]>, now: Tick) -> Hold {
+        Hold {
+            name,
+            id: AtomicU64::new(NO_ID),
+            valid_until: AtomicU64::new(NOT_HELD),
+            cell: Mutex::new(Cell {
+                stage: Stage::Pending,
+                caller: None,
+                watchers: Vec::new(),
+                next_watcher: 0,
+                since: now,
+                renewals: 0,
+                renewal_error: None,
+            }),
+        }
+    }
+
+    /// The name of the lock.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// The lease in the store's table, once it is there.
+    pub fn id(&self) -> Option<LeaseId> {
+        match self.id.load(Ordering::Acquire) {
+            NO_ID => None,
+            bits => Some(LeaseId::from_bits(bits)),
+        }
+    }
+
+    /// The store has taken the request up.
+    pub fn set_id(&self, id: LeaseId) {
+        self.id.store(id.to_bits(), Ordering::Release);
+    }
+
+    /// The request failed before it was in the store's table.
+    pub fn fail(&self, error: Error) {
+        let waker = {
+            let mut cell = self.cell();
+            if !matches!(cell.stage, Stage::Pending) {
+                return;
+            }
+            cell.stage = Stage::Failed(error);
+            cell.caller.take()
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Tells what happened. Call the wakers once no lock is held.
+    pub(crate) fn tell(&self, notice: &Notice, now: Tick, wakers: &mut Vec<Waker>) -> Told {
+        let mut cell = self.cell();
+        let lasted = now.saturating_since(cell.since);
+        let told = |over| Told { lasted, over };
+        match notice {
+            Notice::Acquired { valid_until } => {
+                cell.stage = Stage::Held;
+                cell.since = now;
+                self.set_valid_until(*valid_until);
+                wakers.extend(cell.caller.take());
+                return told(false);
+            }
+            Notice::Held(holder) => cell.stage = Stage::Refused(holder.clone()),
+            Notice::TimedOut(holder) => {
+                cell.stage = Stage::Failed(Error::TimedOut {
+                    holder: holder.clone(),
+                })
+            }
+            Notice::Failed(fault) => cell.stage = Stage::Failed(fault.clone().into()),
+            Notice::Renewed { valid_until } => {
+                // Once its release is on its way a hold is over, whatever was still queued.
+                if matches!(cell.stage, Stage::Held) {
+                    self.set_valid_until(*valid_until);
+                    cell.renewals += 1;
+                    cell.renewal_error = None;
+                    wakers.extend(cell.watchers.drain(..).map(|(_, waker)| waker));
+                }
+                return told(false);
+            }
+            Notice::RenewalFailed(fault) => {
+                cell.renewal_error = Some(fault.clone().into());
+                cell.renewals += 1;
+                wakers.extend(cell.watchers.drain(..).map(|(_, waker)| waker));
+                return told(false);
+            }
+            Notice::Lost { lost, by } => {
+                self.valid_until.store(NOT_HELD, Ordering::Release);
+                // The guard may live on: the store forgets the hold when it is dropped.
+                let over = !matches!(cell.stage, Stage::Held);
+                cell.stage = Stage::Lost(Lost::new(*lost, by.clone()));
+                wakers.extend(cell.caller.take());
+                wakers.extend(cell.watchers.drain(..).map(|(_, waker)| waker));
+                return told(over);
+            }
+            Notice::Released { confirmed } => {
+                cell.stage = Stage::Released {
+                    confirmed: *confirmed,
+                };
+            }
+            Notice::Abandoned => cell.stage = Stage::Abandoned,
+        }
+        wakers.extend(cell.caller.take());
+        told(true)
+    }
+
+    /// The holder lets go: from here on the lock is not held. Gives how long it was, if it was.
+    pub(crate) fn let_go(&self, now: Tick) -> Option<Duration> {
+        self.valid_until.store(NOT_HELD, Ordering::Release);
+        let mut cell = self.cell();
+        if !matches!(cell.stage, Stage::Held) {
+            return None;
+        }
+        cell.stage = Stage::Ending;
+        Some(now.saturating_since(cell.since))
+    }
+
+    /// How long the request has waited, if it is not answered yet.
+    pub(crate) fn waiting(&self, now: Tick) -> Option<Duration> {
+        let cell = self.cell();
+        matches!(cell.stage, Stage::Pending).then(|| now.saturating_since(cell.since))
+    }
+
+    /// The end of validity while the lock is held.
+    pub fn valid_until(&self) -> Option<Tick> {
+        match self.valid_until.load(Ordering::Acquire) {
+            NOT_HELD => None,
+            micros => Some(Tick::from_micros(micros - 1)),
+        }
+    }
+
+    /// The answer to the request: acquired, held by somebody else, or why not.
+    pub(crate) fn poll_acquired(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Holder>, Error>> {
+        let mut cell = self.cell();
+        Poll::Ready(match &cell.stage {
+            Stage::Pending => {
+                remember(&mut cell.caller, cx);
+                return Poll::Pending;
+            }
+            Stage::Refused(holder) => Ok(Some(holder.clone())),
+            Stage::Failed(error) => Err(error.clone()),
+            // A hold may be lost before its caller comes to look; the guard will say so.
+            _ => Ok(None),
+        })
+    }
+
+    /// The answer to the release: confirmed or not, or that the lock was lost before it.
+    pub(crate) fn poll_released(&self, cx: &mut Context<'_>) -> Poll<Result<bool, Lost>> {
+        let mut cell = self.cell();
+        Poll::Ready(match &cell.stage {
+            Stage::Released { confirmed } => Ok(*confirmed),
+            Stage::Lost(lost) => Err(lost.clone()),
+            Stage::Ending | Stage::Held | Stage::Pending => {
+                remember(&mut cell.caller, cx);
+                return Poll::Pending;
+            }
+            Stage::Refused(_) | Stage::Failed(_) | Stage::Abandoned => Ok(false),
+        })
+    }
+
+    /// Why it was lost, if it was.
+    pub(crate) fn lost(&self) -> Option<Lost> {
+        match &self.cell().stage {
+            Stage::Lost(lost) => Some(lost.clone()),
+            _ => None,
+        }
+    }
+
+    /// Waits for the loss. `watcher` identifies the waiting future from one poll to the next.
+    pub(crate) fn poll_lost(&self, watcher: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<Lost> {
+        let mut cell = self.cell();
+        if let Stage::Lost(lost) = &cell.stage {
+            return Poll::Ready(lost.clone());
+        }
+        cell.watch(watcher, cx);
+        Poll::Pending
+    }
+
+    /// How many renewals were answered, and the error of the last one.
+    pub(crate) fn renewals(&self) -> (u64, Option<Error>) {
+        let cell = self.cell();
+        (cell.renewals, cell.renewal_error.clone())
+    }
+
+    /// Waits for the answer to a renewal after the first `seen`, or for the end of the hold.
+    pub(crate) fn poll_renewed(
+        &self,
+        seen: u64,
+        watcher: &mut Option<u64>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        let mut cell = self.cell();
+        match &cell.stage {
+            Stage::Lost(lost) => Poll::Ready(Err(Error::Lost(lost.clone()))),
+            Stage::Held if cell.renewals > seen => {
+                Poll::Ready(cell.renewal_error.clone().map_or(Ok(()), Err))
+            }
+            Stage::Held => {
+                cell.watch(watcher, cx);
+                Poll::Pending
+            }
+            _ => Poll::Ready(Err(Error::Closed)),
+        }
+    }
+
+    pub(crate) fn unwatch(&self, watcher: Option<u64>) {
+        if let Some(watcher) = watcher {
+            self.cell().watchers.retain(|(id, _)| *id != watcher);
+        }
+    }
+
+    fn set_valid_until(&self, tick: Tick) {
+        let micros = tick.as_micros().saturating_add(1);
+        self.valid_until.store(micros, Ordering::Release);
+    }
+
+    fn cell(&self) -> MutexGuard<'_, Cell> {
+        // Nothing in here panics half-way; a poisoned cell is as good as any.
+        self.cell.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Cell {
+    fn watch(&mut self, watcher: &mut Option<u64>, cx: &mut Context<'_>) {
+        let id = *watcher.get_or_insert_with(|| {
+            self.next_watcher += 1;
+            self.next_watcher
+        });
+        match self.watchers.iter_mut().find(|(other, _)| *other == id) {
+            Some((_, waker)) => waker.clone_from(cx.waker()),
+            None => self.watchers.push((id, cx.waker().clone())),
+        }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("name", &self.name.escape_ascii().to_string())
+            .field("stage", &self.cell().stage)
+            .finish_non_exhaustive()
+    }
+}
+
+fn remember(slot: &mut Option<Waker>, cx: &mut Context<'_>) {
+    match slot {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *slot = Some(cx.waker().clone()),
+    }
+}

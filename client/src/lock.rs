@@ -1,0 +1,313 @@
+//! What a holder has in hand: the guard, its read view, and why a hold ended.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tenure_core::lease::{self, Cause};
+use tenure_core::time::Tick;
+
+use crate::error::Error;
+use crate::hold::Hold;
+use crate::store::{End, Store};
+
+/// A lock that is held until it is released, dropped or lost.
+///
+/// Dropping it releases: the command is written on the spot if the socket takes it, and by the driver
+/// otherwise. The drop never blocks, needs no runtime, and works while panicking. It derefs to [`Held`],
+/// the read view, which can be cloned and handed to subtasks.
+#[must_use = "dropping a lock releases it at once"]
+pub struct Lock {
+    held: Held,
+    /// Released, abandoned, or handed over to a release that is under way.
+    ended: bool,
+}
+
+/// The read view of a lock: cheap to clone, and valid after the lock has ended, too.
+#[derive(Clone)]
+pub struct Held {
+    hold: Arc<Hold>,
+    store: Arc<dyn Store>,
+}
+
+/// The end of a hold that its holder did not want.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lost {
+    /// Why.
+    pub cause: Cause,
+    /// The label of who replaced it, if that is known.
+    pub by: Option<Box<str>>,
+    /// The end of the stop window: until then the key still excludes others, unless the cause is that it
+    /// is gone or replaced. [`Held::stop_window`] tells how long that is from now.
+    pub stop_by: Tick,
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Released {
+    /// Whether the server confirmed it. If not, it goes on in the background until it is answered or the
+    /// lease has run out.
+    pub confirmed: bool,
+}
+
+impl Lock {
+    pub(crate) fn new(hold: Arc<Hold>, store: Arc<dyn Store>) -> Lock {
+        Lock {
+            held: Held { hold, store },
+            ended: false,
+        }
+    }
+
+    /// The read view, to be handed to others.
+    pub fn held(&self) -> Held {
+        self.held.clone()
+    }
+
+    /// Releases, and waits for the answer: at most 5 s, or one lease if that is shorter.
+    ///
+    /// From the first poll on the lock is not held. Dropping the future does not cancel the release,
+    /// neither before nor after that.
+    ///
+    /// # Errors
+    /// [`Error::Lost`]: it was lost before, and why.
+    pub fn release(self) -> Release {
+        Release {
+            lock: Some(self),
+            held: None,
+        }
+    }
+
+    /// Stops renewing and leaves the key to its TTL: nobody else gets the lock before.
+    pub fn abandon(mut self) {
+        self.ended = true;
+        self.held.store.end(&self.held.hold, End::Abandon);
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.held.store.end(&self.held.hold, End::Drop);
+        }
+    }
+}
+
+impl Deref for Lock {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl Held {
+    /// The name of the lock.
+    pub fn name(&self) -> &[u8] {
+        self.hold.name()
+    }
+
+    /// Whether the lock is held now: a comparison with a freshly read clock, never a remembered answer.
+    ///
+    /// Ask before each step that must not overlap with another holder's. False for good once it was
+    /// lost or its release has begun.
+    pub fn is_held(&self) -> bool {
+        self.hold
+            .valid_until()
+            .is_some_and(|until| self.store.now() < until)
+    }
+
+    /// `Ok` while the lock is held.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] with the cause; [`Error::Closed`] once it was released or abandoned.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.is_held() {
+            return Ok(());
+        }
+        if let Some(lost) = self.hold.lost() {
+            return Err(Error::Lost(lost));
+        }
+        let Some(stop_by) = self.hold.valid_until() else {
+            return Err(Error::Closed);
+        };
+        // The clock knows it before the driver could tell.
+        let late_by = self.store.now().saturating_since(stop_by);
+        Err(Error::Lost(Lost {
+            cause: Cause::Expired { late_by },
+            by: None,
+            stop_by,
+        }))
+    }
+
+    /// How long the lock stays held if nothing is renewed any more; zero when it is not held.
+    pub fn remaining(&self) -> Duration {
+        let until = self.hold.valid_until();
+        until.map_or(Duration::ZERO, |until| {
+            until.saturating_since(self.store.now())
+        })
+    }
+
+    /// How much of the stop window is left after a loss: until then the key still excludes others.
+    pub fn stop_window(&self, lost: &Lost) -> Duration {
+        lost.stop_by.saturating_since(self.store.now())
+    }
+
+    /// Waits for the loss. Never ready if the lock is released or abandoned instead.
+    ///
+    /// Told once a renewal has not been confirmed in time, while the key still excludes others, so that
+    /// the work can stop. Dropping the future is free.
+    pub fn lost(&self) -> WaitLost {
+        WaitLost {
+            hold: Arc::clone(&self.hold),
+            watcher: None,
+        }
+    }
+
+    /// Renews now, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock is lost; [`Error::Unavailable`] or another error if this renewal did not
+    /// count, while the hold goes on; [`Error::Closed`] once it was released. Dropping the future leaves
+    /// the renewal under way.
+    pub async fn renew_now(&self) -> Result<(), Error> {
+        let (seen, _) = self.hold.renewals();
+        self.store.renew(&self.hold);
+        let mut watch = Watch {
+            hold: &self.hold,
+            watcher: None,
+        };
+        std::future::poll_fn(|cx| watch.hold.poll_renewed(seen, &mut watch.watcher, cx)).await
+    }
+}
+
+/// Forgets the waker of a wait that was given up.
+struct Watch<'a> {
+    hold: &'a Hold,
+    watcher: Option<u64>,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        self.hold.unwatch(self.watcher);
+    }
+}
+
+/// The future of [`Lock::release`].
+#[must_use = "without polling it the lock is dropped, which releases it without waiting for the answer"]
+pub struct Release {
+    lock: Option<Lock>,
+    held: Option<Held>,
+}
+
+impl Future for Release {
+    type Output = Result<Released, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(mut lock) = self.lock.take() {
+            let held = lock.held();
+            lock.ended = true;
+            // Told of a loss already: the guard goes, which is when the clean-up may be sent.
+            let how = if held.hold.lost().is_some() {
+                End::Drop
+            } else {
+                End::Release
+            };
+            held.store.end(&held.hold, how);
+            self.held = Some(held);
+        }
+        let Some(held) = &self.held else {
+            return Poll::Ready(Err(Error::Closed));
+        };
+        held.hold.poll_released(cx).map(|answer| match answer {
+            Ok(confirmed) => Ok(Released { confirmed }),
+            Err(lost) => Err(Error::Lost(lost)),
+        })
+    }
+}
+
+/// The future of [`Held::lost`].
+#[must_use = "futures do nothing unless polled"]
+pub struct WaitLost {
+    hold: Arc<Hold>,
+    watcher: Option<u64>,
+}
+
+impl Future for WaitLost {
+    type Output = Lost;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Lost> {
+        let WaitLost { hold, watcher } = &mut *self;
+        hold.poll_lost(watcher, cx)
+    }
+}
+
+impl Drop for WaitLost {
+    fn drop(&mut self) {
+        self.hold.unwatch(self.watcher);
+    }
+}
+
+impl Lost {
+    pub(crate) fn new(lost: lease::Lost, by: Option<Box<str>>) -> Lost {
+        Lost {
+            cause: lost.cause,
+            by,
+            stop_by: lost.stop_by,
+        }
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cause {
+            Cause::Expired { late_by } if late_by < Duration::from_millis(50) => {
+                f.write_str("no renewal was confirmed in time")
+            }
+            Cause::Expired { late_by } => write!(
+                f,
+                "no renewal was confirmed in time, which was noticed {late_by:?} late: was the process paused?"
+            ),
+            Cause::MaxHold => f.write_str("the longest hold is over"),
+            Cause::Replaced => match &self.by {
+                Some(by) => write!(f, "somebody else has it: {by}"),
+                None => f.write_str("somebody else has it"),
+            },
+            Cause::Gone => f.write_str("its key is gone: deleted, evicted or flushed"),
+            Cause::Closed => f.write_str("the client was closed, or its runtime has ended"),
+            _ => f.write_str("it ended"),
+        }
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("name", &self.name().escape_ascii().to_string())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Lock").field(&self.held).finish()
+    }
+}
+
+impl fmt::Debug for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Release").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for WaitLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitLost").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,331 @@
+//! Where locks come from: [`Locks`], a [`Request`], and the futures that carry it out.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tenure_core::config::Wait;
+use tenure_core::leases::Holder;
+
+use crate::error::Error;
+use crate::hold::Hold;
+use crate::lock::{Held, Lock};
+use crate::options::LockOptions;
+use crate::store::{End, Store};
+
+/// Hands out locks. Cheap to clone, one concrete type for every store and runtime.
+///
+/// Code that needs "some lock" takes a `Locks`; its tests pass the in-memory store.
+#[derive(Clone)]
+pub struct Locks {
+    store: Arc<dyn Store>,
+    defaults: LockOptions,
+}
+
+/// The outcome of a single try.
+#[derive(Debug)]
+#[must_use = "a lock that is not kept is released at once"]
+pub enum Attempt {
+    /// The lock is ours.
+    Acquired(Lock),
+    /// Somebody else has it.
+    Held(Holder),
+}
+
+impl Locks {
+    /// Locks over this store.
+    pub fn new(store: Arc<dyn Store>) -> Locks {
+        Locks {
+            store,
+            defaults: LockOptions::new(),
+        }
+    }
+
+    /// These options for every request that does not set its own.
+    #[must_use]
+    pub fn with_defaults(mut self, defaults: LockOptions) -> Locks {
+        self.defaults = defaults;
+        self
+    }
+
+    /// One try, without waiting. That the name is taken is a value, not an error.
+    ///
+    /// # Errors
+    /// As [`Request::try_acquire`].
+    pub fn try_acquire(&self, name: impl AsRef<[u8]>) -> Trying {
+        self.lock(name).try_acquire()
+    }
+
+    /// Waits until the lock is had, without a limit.
+    ///
+    /// # Errors
+    /// As [`Request::acquire`].
+    pub fn acquire(&self, name: impl AsRef<[u8]>) -> Acquiring {
+        self.lock(name).acquire()
+    }
+
+    /// A request for the lock with this name, 1 to 1,024 bytes, to be given options and a verb.
+    pub fn lock(&self, name: impl AsRef<[u8]>) -> Request {
+        Request {
+            store: Arc::clone(&self.store),
+            name: name.as_ref().into(),
+            options: self.defaults.clone(),
+        }
+    }
+
+    /// Waits until the store can be reached for the first time.
+    ///
+    /// # Errors
+    /// Why the first try to connect failed. The driver goes on trying.
+    pub fn ready(&self) -> Ready {
+        Ready {
+            store: Arc::clone(&self.store),
+        }
+    }
+
+    /// Ends this client for all its clones: new requests get [`Error::Closed`], waiting ones fail with it, and
+    /// locks that are still held are told that they are lost, so that their work stops.
+    ///
+    /// Ready once every release is confirmed or has expired; for a guard that lives on that is one lease
+    /// at most. The closing begins at once, also if the future is dropped.
+    pub fn close(&self) -> Closing {
+        self.store.close();
+        Closing {
+            store: Arc::clone(&self.store),
+        }
+    }
+}
+
+impl Attempt {
+    /// The lock, if it was had.
+    pub fn acquired(self) -> Option<Lock> {
+        match self {
+            Attempt::Acquired(lock) => Some(lock),
+            Attempt::Held(_) => None,
+        }
+    }
+
+    /// Who has it, if it was not had.
+    pub fn holder(&self) -> Option<&Holder> {
+        match self {
+            Attempt::Acquired(_) => None,
+            Attempt::Held(holder) => Some(holder),
+        }
+    }
+}
+
+/// A request for one lock: options, then a verb. Nothing is sent before a verb's future is polled.
+#[derive(Clone)]
+#[must_use = "a request does nothing without a verb: acquire, try_acquire or run"]
+pub struct Request {
+    store: Arc<dyn Store>,
+    name: Box<[u8]>,
+    options: LockOptions,
+}
+
+macro_rules! option {
+    ($($name:ident($($arg:ident: $kind:ty)?);)*) => { $(
+        #[doc = concat!("As [`LockOptions::", stringify!($name), "`].")]
+        pub fn $name(mut self, $($arg: $kind)?) -> Request {
+            self.options = self.options.$name($($arg)?);
+            self
+        }
+    )* };
+}
+
+impl Request {
+    option! {
+        lease(lease: Duration);
+        wait(wait: impl Into<Wait>);
+        margin(margin: Duration);
+        renew_every(every: Duration);
+        give_up_after(after: Duration);
+        reply_limit(limit: Duration);
+        max_hold(max_hold: Duration);
+        no_renew();
+    }
+
+    /// These options instead of the defaults.
+    pub fn options(mut self, options: LockOptions) -> Request {
+        self.options = options;
+        self
+    }
+
+    /// Waits for the lock, as long as the options say.
+    ///
+    /// Nothing is sent before the first poll. Dropping the future withdraws: what may have been granted is
+    /// released.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] when somebody else holds it to the end of the wait, [`Error::Unavailable`] when the
+    /// server does not serve to the end of the wait; at once what waiting cannot cure: [`Error::Denied`],
+    /// [`Error::Misconfigured`], [`Error::Protocol`], [`Error::Closed`].
+    pub fn acquire(self) -> Acquiring {
+        Acquiring(Asking::new(self))
+    }
+
+    /// Makes exactly one attempt, whatever wait is set. Cancelled as [`acquire`](Request::acquire).
+    ///
+    /// # Errors
+    /// As for `acquire`, without `TimedOut`: a name that is taken is [`Attempt::Held`].
+    pub fn try_acquire(self) -> Trying {
+        Trying(Asking::new(self.wait(Wait::Now)))
+    }
+
+    /// Acquires, runs `work`, releases. The work is cancelled when the lock is lost.
+    ///
+    /// `work` gets the read view of the lock. The loss is looked at before the work at every poll; the work's
+    /// future is dropped entirely before the lock is released, also when it panics. What it has spawned
+    /// is not cancelled with it.
+    ///
+    /// # Errors
+    /// As [`acquire`](Request::acquire); and [`Error::Lost`] unless the lock was still held when the work ended,
+    /// even if the work has a result.
+    pub async fn run<F, Fut>(self, work: F) -> Result<Fut::Output, Error>
+    where
+        F: FnOnce(Held) -> Fut,
+        Fut: Future,
+    {
+        let lock = self.acquire().await?;
+        let result = {
+            let mut lost = lock.lost();
+            let mut work = pin!(work(lock.held()));
+            std::future::poll_fn(|cx| {
+                if let Poll::Ready(lost) = Pin::new(&mut lost).poll(cx) {
+                    return Poll::Ready(Err(Error::Lost(lost)));
+                }
+                let result = std::task::ready!(work.as_mut().poll(cx));
+                Poll::Ready(lock.check().map(|()| result))
+            })
+            .await?
+        };
+        lock.release().await?;
+        Ok(result)
+    }
+}
+
+/// The future of [`Request::acquire`]: `Send`, `'static`, cancelled by dropping it.
+#[must_use = "futures do nothing unless polled"]
+pub struct Acquiring(Asking);
+
+/// The future of [`Request::try_acquire`]: `Send`, `'static`, cancelled by dropping it.
+#[must_use = "futures do nothing unless polled"]
+pub struct Trying(Asking);
+
+impl Future for Acquiring {
+    type Output = Result<Lock, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx).map(|answer| match answer? {
+            Attempt::Acquired(lock) => Ok(lock),
+            Attempt::Held(holder) => Err(Error::TimedOut { holder }),
+        })
+    }
+}
+
+impl Future for Trying {
+    type Output = Result<Attempt, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx)
+    }
+}
+
+/// A request on its way: not asked yet, then asked, then neither.
+struct Asking {
+    request: Option<Request>,
+    asked: Option<(Arc<Hold>, Arc<dyn Store>)>,
+}
+
+impl Asking {
+    fn new(request: Request) -> Asking {
+        Asking {
+            request: Some(request),
+            asked: None,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Attempt, Error>> {
+        if let Some(Request {
+            store,
+            name,
+            options,
+        }) = self.request.take()
+        {
+            let hold = Arc::new(Hold::new(name, store.now()));
+            store.acquire(&options, &hold);
+            self.asked = Some((hold, store));
+        }
+        let Some((hold, _)) = &self.asked else {
+            return Poll::Ready(Err(Error::Closed));
+        };
+        let answer = std::task::ready!(hold.poll_acquired(cx));
+        let Some((hold, store)) = self.asked.take() else {
+            return Poll::Pending;
+        };
+        Poll::Ready(answer.map(|holder| match holder {
+            Some(holder) => Attempt::Held(holder),
+            None => Attempt::Acquired(Lock::new(hold, store)),
+        }))
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if let Some((hold, store)) = &self.asked {
+            store.end(hold, End::Drop);
+        }
+    }
+}
+
+/// The future of [`Locks::ready`].
+#[must_use = "futures do nothing unless polled"]
+pub struct Ready {
+    store: Arc<dyn Store>,
+}
+
+impl Future for Ready {
+    type Output = Result<(), Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.store.poll_ready(cx)
+    }
+}
+
+/// The future of [`Locks::close`].
+#[must_use = "the closing has begun; await it to know that every release is confirmed"]
+pub struct Closing {
+    store: Arc<dyn Store>,
+}
+
+impl Future for Closing {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.store.poll_closed(cx)
+    }
+}
+
+macro_rules! opaque_debug {
+    ($($name:ident)*) => { $(
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    )* };
+}
+
+opaque_debug! { Locks Acquiring Trying Ready Closing }
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("name", &self.name.escape_ascii().to_string())
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

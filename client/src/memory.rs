@@ -1,0 +1,190 @@
+//! The store in memory: real leases without a server, for tests and for a single process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tenure_core::error::ConfigError;
+use tenure_core::lease::{OpKind, Outcome};
+use tenure_core::leases::{LeaseId, Leases, Op, Request};
+use tenure_core::names::Value;
+use tenure_core::time::Tick;
+
+use crate::binding::Binding;
+use crate::config::Config;
+use crate::error::Error;
+use crate::host::{Driver, Front, Machine, Shared, Signal};
+use crate::locks::Locks;
+use crate::store::End;
+
+/// Locks in the memory of this process, on the clock of `binding`.
+///
+/// Everything behaves as with a server that answers at once: names, leases, renewals, waiting, `max_hold`. The driver
+/// keeps the time.
+///
+/// # Errors
+/// [`Error::Misconfigured`] for a prefix or label that is refused.
+pub fn memory_with<B: Binding>(binding: B, config: &Config) -> Result<(Locks, Driver), Error> {
+    let mut seed = [0; 8];
+    binding
+        .entropy(&mut seed)
+        .map_err(|error| Error::input(format!("the system gives no entropy: {error}")))?;
+    let machine = Memory {
+        leases: Leases::new(config.names()?, u64::from_le_bytes(seed)),
+        keys: HashMap::new(),
+        closed: false,
+        greeted: false,
+    };
+    let shared = Shared::new(machine, Arc::new(binding), config.observer());
+    let locks = Locks::new(Arc::new(Front::new(&shared))).with_defaults(config.defaults());
+    Ok((locks, Driver::new(shared)))
+}
+
+/// Leases, and the keys a server would have.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    leases: Leases,
+    keys: HashMap<Box<[u8]>, (Value, Tick)>,
+    closed: bool,
+    greeted: bool,
+}
+
+impl Memory {
+    /// Carries an operation out, as a server would in one step.
+    fn execute(&mut self, now: Tick, op: Op) -> Option<Outcome> {
+        let lease = self.leases.lease(op.id)?;
+        let expiry = now + lease.terms().lease();
+        let key = self.leases.key(op.id);
+        if self.keys.get(key).is_some_and(|(_, expiry)| *expiry <= now) {
+            self.keys.remove(key);
+        }
+        let present = self.keys.get_mut(key);
+        let granted = Outcome::Granted { handed_out: now };
+        Some(match (op.kind, present) {
+            (OpKind::Acquire { attempt }, None) => {
+                let value = self.leases.value(op.id, attempt)?;
+                self.keys.insert(key.into(), (value, expiry));
+                granted
+            }
+            (OpKind::Acquire { .. }, Some((value, until))) => Outcome::Refused {
+                own: self.leases.own_attempt(op.id, value.as_bytes()),
+                remaining: Some(until.saturating_since(now)),
+            },
+            (OpKind::Clear, present) => {
+                let mine = present.is_some_and(|(value, _)| {
+                    let leftovers = lease.leftovers().as_slice();
+                    let own = self.leases.own_attempt(op.id, value.as_bytes());
+                    own.is_some_and(|own| leftovers.contains(&own))
+                });
+                if mine {
+                    self.keys.remove(key);
+                }
+                Outcome::Cleared { mine }
+            }
+            (OpKind::Adopt { .. } | OpKind::Renew { .. }, None) => Outcome::Gone,
+            (OpKind::Adopt { attempt, old }, Some(present)) => {
+                swap(&self.leases, op.id, present, (attempt, old), (now, expiry))?
+            }
+            (OpKind::Renew { attempt }, Some(present)) => swap(
+                &self.leases,
+                op.id,
+                present,
+                (attempt, attempt),
+                (now, expiry),
+            )?,
+        })
+    }
+}
+
+/// Compare with the value of one attempt, then write that of another with a fresh TTL.
+fn swap(
+    leases: &Leases,
+    id: LeaseId,
+    present: &mut (Value, Tick),
+    (new, old): (u32, u32),
+    (now, expiry): (Tick, Tick),
+) -> Option<Outcome> {
+    let own = leases.own_attempt(id, present.0.as_bytes());
+    if own != Some(old) {
+        let remaining = Some(present.1.saturating_since(now));
+        return Some(Outcome::Refused { own, remaining });
+    }
+    *present = (leases.value(id, new)?, expiry);
+    Some(Outcome::Granted { handed_out: now })
+}
+
+impl Machine for Memory {
+    fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError> {
+        self.leases.acquire(now, request)
+    }
+
+    fn end(&mut self, now: Tick, id: LeaseId, how: End) {
+        match how {
+            End::Release => self.leases.release(now, id),
+            End::Abandon => self.leases.abandon(now, id),
+            End::Drop => self.leases.drop_guard(now, id),
+        }
+    }
+
+    fn renew_now(&mut self, now: Tick, id: LeaseId) {
+        self.leases.renew_now(now, id);
+    }
+
+    fn close(&mut self, now: Tick) {
+        self.closed = true;
+        self.leases.close(now);
+    }
+
+    fn is_finished(&self) -> bool {
+        self.closed && self.leases.is_empty()
+    }
+
+    fn handle_timeout(&mut self, now: Tick) {
+        self.leases.handle_timeout(now);
+    }
+
+    fn deadline(&self, now: Tick) -> Option<Tick> {
+        self.leases.timer().at(now)
+    }
+
+    fn flush(&mut self, now: Tick, signals: &mut Vec<Signal>) {
+        if !std::mem::replace(&mut self.greeted, true) {
+            signals.push(Signal::Link(tenure_core::mux::LinkEvent::Up(
+                Default::default(),
+            )));
+        }
+        loop {
+            while let Some(op) = self.leases.poll_op(now) {
+                if let Some(outcome) = self.execute(now, op) {
+                    self.leases.handle_outcome(now, op.id, op.seq, outcome);
+                }
+            }
+            // Whatever was superseded has been executed: nothing waits in between.
+            while self.leases.poll_superseded().is_some() {}
+            let Some(event) = self.leases.poll_event() else {
+                break;
+            };
+            signals.push(Signal::Lease(event));
+        }
+    }
+
+    fn poll_in(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
+    fn poll_out(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
+    fn needs_driver(&self) -> bool {
+        false
+    }
+
+    fn shut_down(&mut self) {
+        self.keys.clear();
+    }
+}

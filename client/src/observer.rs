@@ -1,0 +1,122 @@
+//! The one hook to watch what happens.
+
+use std::time::Duration;
+
+use tenure_core::conn::ServerInfo;
+use tenure_core::error::LinkFault;
+use tenure_core::leases::Holder;
+
+use crate::error::Error;
+use crate::lock::Lost;
+
+/// Is told of everything worth a log line or a counter.
+///
+/// Called after the change, with no lock held, on whatever thread brought it about; it may call
+/// [`Locks`](crate::Locks), and must not block. Events of one lock come in order.
+///
+/// ```
+/// use tenure_client::{Event, Observer};
+///
+/// struct Log;
+///
+/// impl Observer for Log {
+///     fn event(&self, event: &Event<'_>) {
+///         if let Event::Lost { name, lost, .. } = event {
+///             eprintln!("lost {}: {lost}", name.escape_ascii());
+///         }
+///     }
+/// }
+/// ```
+pub trait Observer: Send + Sync {
+    /// Something happened.
+    fn event(&self, event: &Event<'_>);
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// Connected, the handshake is done.
+    Connected(&'a ServerInfo),
+    /// A try to connect failed; another follows.
+    ConnectFailed {
+        /// Why.
+        fault: LinkFault,
+        /// The server's own words, escaped.
+        text: Option<&'a str>,
+    },
+    /// The connection was lost; another is on its way.
+    Disconnected(LinkFault),
+    /// A lock was acquired.
+    Acquired {
+        /// Its name.
+        name: &'a [u8],
+        /// How long it took.
+        waited: Duration,
+    },
+    /// A single try found the name taken.
+    Held {
+        /// Its name.
+        name: &'a [u8],
+        /// By whom.
+        holder: &'a Holder,
+    },
+    /// A request failed, or timed out.
+    Failed {
+        /// Its name.
+        name: &'a [u8],
+        /// Why.
+        error: &'a Error,
+        /// How long it had waited.
+        waited: Duration,
+    },
+    /// A renewal was confirmed.
+    Renewed {
+        /// Its name.
+        name: &'a [u8],
+    },
+    /// A renewal did not count; the hold goes on until it is given up.
+    RenewalFailed {
+        /// Its name.
+        name: &'a [u8],
+        /// Why.
+        error: &'a Error,
+    },
+    /// A hold was lost.
+    Lost {
+        /// Its name.
+        name: &'a [u8],
+        /// Why.
+        lost: &'a Lost,
+        /// How long it had been held.
+        held: Duration,
+    },
+    /// A hold was released by its holder and the answer is known.
+    Released {
+        /// Its name.
+        name: &'a [u8],
+        /// Whether the server confirmed it.
+        confirmed: bool,
+        /// How long it was held.
+        held: Duration,
+    },
+    /// A hold was left to its TTL.
+    Abandoned {
+        /// Its name.
+        name: &'a [u8],
+    },
+    /// A guard was dropped: its release is on its way.
+    Dropped {
+        /// Its name.
+        name: &'a [u8],
+        /// How long it was held.
+        held: Duration,
+    },
+    /// A request was cancelled: its future was dropped.
+    Cancelled {
+        /// Its name.
+        name: &'a [u8],
+        /// How long it had waited.
+        waited: Duration,
+    },
+}

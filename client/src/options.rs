@@ -1,0 +1,100 @@
+//! What can be set for one request.
+
+use std::time::Duration;
+
+use tenure_core::config::{LeaseConfig, Wait};
+
+/// The options of a request, to be kept and used many times. What a request leaves unset comes from
+/// the defaults of its [`Locks`](crate::Locks).
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_client::{LockOptions, Wait};
+///
+/// let nightly = LockOptions::new()
+///     .lease(Duration::from_secs(60))
+///     .wait(Wait::For(Duration::from_secs(5)));
+/// # let _ = nightly;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockOptions {
+    pub(crate) lease: LeaseConfig,
+    pub(crate) wait: Wait,
+}
+
+/// The default lease, 30 s.
+const DEFAULT_LEASE: Duration = Duration::from_secs(30);
+
+impl LockOptions {
+    /// A lease of 30 s that renews itself, and no limit to the wait.
+    pub const fn new() -> LockOptions {
+        LockOptions {
+            lease: LeaseConfig::new(DEFAULT_LEASE),
+            wait: Wait::Forever,
+        }
+    }
+
+    /// The lease length, from 20 ms to 30 days: how long the name stays taken when this process dies.
+    #[must_use]
+    pub const fn lease(mut self, lease: Duration) -> LockOptions {
+        self.lease = self.lease.lease(lease);
+        self
+    }
+
+    /// How long to wait while somebody else holds the name. Default: until it is had.
+    #[must_use]
+    pub fn wait(mut self, wait: impl Into<Wait>) -> LockOptions {
+        self.wait = wait.into();
+        self
+    }
+
+    /// How much earlier than on the server the lease counts as over here. Default: a tenth, at least 2 ms.
+    #[must_use]
+    pub const fn margin(mut self, margin: Duration) -> LockOptions {
+        self.lease = self.lease.margin(margin);
+        self
+    }
+
+    /// Time between renewals. Default: a fifth of the lease.
+    #[must_use]
+    pub const fn renew_every(mut self, every: Duration) -> LockOptions {
+        self.lease = self.lease.renew_every(every);
+        self
+    }
+
+    /// Time without a confirmed renewal until the loss is told. Default: two thirds of the lease.
+    ///
+    /// What then remains until the end of validity is the time the work has to stop.
+    #[must_use]
+    pub const fn give_up_after(mut self, after: Duration) -> LockOptions {
+        self.lease = self.lease.give_up_after(after);
+        self
+    }
+
+    /// How long the reply to a renewal may take before its connection counts as dead.
+    #[must_use]
+    pub const fn reply_limit(mut self, limit: Duration) -> LockOptions {
+        self.lease = self.lease.reply_limit(limit);
+        self
+    }
+
+    /// The longest hold: renewing stops in time for the hold to end by then. At least one lease.
+    #[must_use]
+    pub const fn max_hold(mut self, max_hold: Duration) -> LockOptions {
+        self.lease = self.lease.max_hold(max_hold);
+        self
+    }
+
+    /// One fixed lease, not renewed. The loss is told a margin before the end of validity.
+    #[must_use]
+    pub const fn no_renew(mut self) -> LockOptions {
+        self.lease = self.lease.no_renew();
+        self
+    }
+}
+
+impl Default for LockOptions {
+    fn default() -> LockOptions {
+        LockOptions::new()
+    }
+}

@@ -1,0 +1,211 @@
+//! The store on Redis and Valkey: one connection, which callers write to and the driver reads from.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tenure_core::error::ConfigError;
+use tenure_core::leases::{LeaseId, Leases, Request};
+use tenure_core::mux::{Mux, Output};
+use tenure_core::time::{Deadline, Tick};
+
+use crate::binding::{Binding, Stream};
+use crate::config::Config;
+use crate::error::Error;
+use crate::host::{Driver, Front, Machine, Shared, Signal};
+use crate::locks::Locks;
+use crate::store::End;
+
+/// Reads of one round before deadlines are looked at.
+const READS: usize = 16;
+
+/// Locks on the server that `config` names, driven by whatever runs the returned driver.
+///
+/// Nothing is sent before the driver is polled. Most programs use the `connect` of a binding crate, which spawns it.
+///
+/// # Errors
+/// [`Error::Misconfigured`] for a prefix, label or client name that is refused.
+pub fn connect_with<B: Binding>(binding: B, config: &Config) -> Result<(Locks, Driver), Error> {
+    let mut seed = [0; 8];
+    binding
+        .entropy(&mut seed)
+        .map_err(|error| Error::input(format!("the system gives no entropy: {error}")))?;
+    let binding = Arc::new(binding);
+    let machine = Redis {
+        mux: Mux::new(config.mux()?, u64::from_le_bytes(seed)),
+        config: config.clone(),
+        binding: Arc::clone(&binding),
+        transport: Transport::Closed,
+        blocked: false,
+    };
+    let shared = Shared::new(machine, binding, config.observer());
+    let locks = Locks::new(Arc::new(Front::new(&shared))).with_defaults(config.defaults());
+    Ok((locks, Driver::new(shared)))
+}
+
+/// The machine, and its transport.
+pub(crate) struct Redis<B: Binding> {
+    mux: Mux,
+    config: Config,
+    binding: Arc<B>,
+    transport: Transport<B::Stream>,
+    /// The transport took less than it was offered.
+    blocked: bool,
+}
+
+type Dial<S> = Pin<Box<dyn Future<Output = io::Result<S>> + Send>>;
+
+enum Transport<S> {
+    Closed,
+    /// The machine wants a connection; the driver dials.
+    Wanted,
+    Dialling(Dial<S>),
+    Open(S),
+}
+
+impl<B: Binding> Redis<B> {
+    /// Reads until the transport has no more. Ready when it stopped for fairness.
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..READS {
+            let Transport::Open(stream) = &mut self.transport else {
+                return Poll::Pending;
+            };
+            let read = stream.poll_read(cx, self.mux.recv_space());
+            // Read after the bytes: what has expired by now, no OK among them revives.
+            let now = self.binding.now();
+            match read {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0) | Err(_)) => {
+                    self.mux.handle_disconnected(now);
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(n)) => self.mux.received(now, n),
+            }
+        }
+        Poll::Ready(())
+    }
+
+    fn write(&mut self, now: Tick, signals: &mut Vec<Signal>) {
+        self.blocked = false;
+        loop {
+            match self.mux.poll_output(now) {
+                Output::Lease(event) => signals.push(Signal::Lease(event)),
+                Output::Link(event) => signals.push(Signal::Link(event)),
+                Output::Disconnect => {
+                    if let Transport::Open(stream) =
+                        std::mem::replace(&mut self.transport, Transport::Closed)
+                    {
+                        stream.abort();
+                    }
+                }
+                Output::Connect => self.transport = Transport::Wanted,
+                Output::Transmit(bytes) => {
+                    let written = match &mut self.transport {
+                        Transport::Open(stream) => stream.try_write(bytes),
+                        _ => Err(io::ErrorKind::NotConnected.into()),
+                    };
+                    match written {
+                        Ok(n) => self.mux.transmitted(now, n),
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            self.blocked = true;
+                            return;
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(_) => self.mux.handle_disconnected(now),
+                    }
+                }
+                Output::Idle(_) => return,
+            }
+        }
+    }
+}
+
+impl<B: Binding> Machine for Redis<B> {
+    fn leases(&self) -> &Leases {
+        self.mux.leases()
+    }
+
+    fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError> {
+        self.mux.acquire(now, request)
+    }
+
+    fn end(&mut self, now: Tick, id: LeaseId, how: End) {
+        match how {
+            End::Release => self.mux.release(now, id),
+            End::Abandon => self.mux.abandon(now, id),
+            End::Drop => self.mux.drop_guard(now, id),
+        }
+    }
+
+    fn renew_now(&mut self, now: Tick, id: LeaseId) {
+        self.mux.renew_now(now, id);
+    }
+
+    fn close(&mut self, now: Tick) {
+        self.mux.close(now);
+    }
+
+    fn is_finished(&self) -> bool {
+        self.mux.is_finished()
+    }
+
+    fn handle_timeout(&mut self, now: Tick) {
+        self.mux.handle_timeout(now);
+    }
+
+    fn deadline(&self, now: Tick) -> Option<Tick> {
+        match self.mux.deadline() {
+            Deadline::Never => None,
+            deadline => deadline.at(now),
+        }
+    }
+
+    fn flush(&mut self, now: Tick, signals: &mut Vec<Signal>) {
+        self.write(now, signals);
+    }
+
+    fn poll_in(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Transport::Wanted = self.transport {
+            self.transport =
+                Transport::Dialling(Box::pin(self.binding.dial(self.config.endpoint())));
+        }
+        if let Transport::Dialling(dial) = &mut self.transport {
+            let dialled = std::task::ready!(dial.as_mut().poll(cx));
+            let now = self.binding.now();
+            match dialled {
+                Ok(stream) => {
+                    self.transport = Transport::Open(stream);
+                    self.mux.handle_connected(now);
+                }
+                Err(_) => {
+                    self.transport = Transport::Closed;
+                    self.mux.handle_dial_failed(now);
+                }
+            }
+        }
+        self.read(cx)
+    }
+
+    fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.transport {
+            // A dial was asked for in this very round.
+            Transport::Wanted => Poll::Ready(()),
+            Transport::Open(stream) if self.blocked => {
+                // An error shows when the write is tried again.
+                stream.poll_write_ready(cx).map(|_| ())
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    fn needs_driver(&self) -> bool {
+        self.blocked || matches!(self.transport, Transport::Wanted)
+    }
+
+    fn shut_down(&mut self) {
+        // In order: what was written before still arrives.
+        self.transport = Transport::Closed;
+    }
+}

@@ -1,0 +1,49 @@
+//! The seam for an engine. Not async: messages go in, the outcome goes into the [`Hold`].
+//!
+//! May change before 1.0.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tenure_core::time::Tick;
+
+use crate::error::Error;
+use crate::hold::Hold;
+use crate::options::LockOptions;
+
+/// An engine that keeps leases. Every method returns at once, may be called from any thread, and needs
+/// no runtime context.
+pub trait Store: Send + Sync + 'static {
+    /// Asks for the lock that the hold names. What becomes of it is told to the hold.
+    fn acquire(&self, options: &LockOptions, hold: &Arc<Hold>);
+
+    /// Ends a request or a hold.
+    fn end(&self, hold: &Arc<Hold>, how: End);
+
+    /// Renews as soon as possible; told to the hold.
+    fn renew(&self, hold: &Arc<Hold>);
+
+    /// The current time, freshly read.
+    fn now(&self) -> Tick;
+
+    /// Ready once the store can be reached for the first time, or why it cannot.
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>>;
+
+    /// Refuses new requests, fails waiting ones, tells every hold.
+    fn close(&self);
+
+    /// Ready once everything is released or has expired after [`close`](Store::close).
+    fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+/// How a request or a hold ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// Release; the answer is told to the hold.
+    Release,
+    /// Stop renewing and leave the key to its TTL.
+    Abandon,
+    /// Nobody waits any more: withdraw, or release without an answer.
+    Drop,
+}

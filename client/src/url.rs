@@ -1,0 +1,334 @@
+//! One parser for the URLs of all servers. No message repeats a password.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::binding::Endpoint;
+use crate::error::Error;
+
+const DEFAULT_PORT: u16 = 6379;
+const FORMS: &str = "allowed are redis://[user[:password]@]host[:port][/database], the same with valkey://, and \
+    redis+unix://[user[:password]@]/path[?db=database]";
+
+/// Where to connect, and as whom.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) database: u32,
+}
+
+impl Default for Target {
+    fn default() -> Target {
+        Target {
+            endpoint: Endpoint::Tcp {
+                host: "localhost".to_owned(),
+                port: DEFAULT_PORT,
+            },
+            user: None,
+            password: None,
+            database: 0,
+        }
+    }
+}
+
+impl Target {
+    pub(crate) fn parse(url: &str) -> Result<Target, Error> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Err(Error::input(format!("the URL has no scheme; {FORMS}")));
+        };
+        let (rest, query) = match rest.split_once('?') {
+            Some((rest, query)) => (rest, Some(query)),
+            None => (rest, None),
+        };
+        if rest.contains('#') || query.is_some_and(|query| query.contains('#')) {
+            return Err(Error::input(
+                "the URL has a fragment: write `#` in a user or password as %23",
+            ));
+        }
+        match scheme.to_ascii_lowercase().as_str() {
+            "redis" | "valkey" => Target::parse_tcp(rest, query),
+            "redis+unix" | "valkey+unix" => Target::parse_unix(rest, query),
+            "rediss" | "valkeys" => Err(Error::input(format!(
+                "`{scheme}://` is TLS, which this version does not speak yet; {FORMS}"
+            ))),
+            _ if scheme.len() <= 32
+                && scheme
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)) =>
+            {
+                Err(Error::input(format!(
+                    "the scheme `{scheme}` is not known; {FORMS}"
+                )))
+            }
+            // Not a scheme, so it may be anything, a password included.
+            _ => Err(Error::input(format!(
+                "the URL has no valid scheme; {FORMS}"
+            ))),
+        }
+    }
+
+    fn parse_tcp(rest: &str, query: Option<&str>) -> Result<Target, Error> {
+        let (authority, path) = match rest.split_once('/') {
+            Some((authority, path)) => (authority, path),
+            None => (rest, ""),
+        };
+        let (user, password, address) = credentials(authority)?;
+        let (host, port) = split_port(address)?;
+        if host.is_empty() {
+            return Err(Error::input(format!("the URL names no host; {FORMS}")));
+        }
+        let mut database = match path {
+            "" => 0,
+            path => parse_database(path)?,
+        };
+        if let Some(of_query) = query_database(query)? {
+            if !path.is_empty() && of_query != database {
+                return Err(Error::input(
+                    "the URL names two databases, in its path and in its query",
+                ));
+            }
+            database = of_query;
+        }
+        let host = decode(host, "host")?;
+        Ok(Target {
+            endpoint: Endpoint::Tcp { host, port },
+            user,
+            password,
+            database,
+        })
+    }
+
+    fn parse_unix(rest: &str, query: Option<&str>) -> Result<Target, Error> {
+        let Some(slash) = rest.find('/') else {
+            return Err(Error::input(format!(
+                "the URL names no socket path; {FORMS}"
+            )));
+        };
+        let (authority, path) = rest.split_at(slash);
+        let (user, password, host) = credentials(authority)?;
+        if !host.is_empty() {
+            return Err(Error::input(format!(
+                "a Unix socket has no host: write three slashes before the path; {FORMS}"
+            )));
+        }
+        let path = PathBuf::from(decode(path, "path")?);
+        let database = query_database(query)?.unwrap_or(0);
+        Ok(Target {
+            endpoint: Endpoint::Unix { path },
+            user,
+            password,
+            database,
+        })
+    }
+}
+
+type Credentials<'a> = (Option<String>, Option<String>, &'a str);
+
+/// `user:password@address`, each part but the address optional.
+fn credentials(authority: &str) -> Result<Credentials<'_>, Error> {
+    // The last `@`: an unescaped one in a password is a common slip.
+    let Some((login, address)) = authority.rsplit_once('@') else {
+        return Ok((None, None, authority));
+    };
+    let (user, password) = match login.split_once(':') {
+        Some((user, password)) => (user, Some(password)),
+        None => (login, None),
+    };
+    let part = |text: &str, what| -> Result<Option<String>, Error> {
+        let text = decode(text, what)?;
+        Ok((!text.is_empty()).then_some(text))
+    };
+    let user = part(user, "user")?;
+    let password = password
+        .map(|password| part(password, "password"))
+        .transpose()?
+        .flatten();
+    if user.is_some() && password.is_none() {
+        return Err(Error::input(
+            "the URL names a user without a password: write user:password@, or :password@ for the default user",
+        ));
+    }
+    Ok((user, password, address))
+}
+
+fn split_port(address: &str) -> Result<(&str, u16), Error> {
+    let (host, port) = if let Some(rest) = address.strip_prefix('[') {
+        let Some((host, after)) = rest.split_once(']') else {
+            return Err(Error::input(
+                "the URL has an IPv6 address without its closing bracket",
+            ));
+        };
+        match after.strip_prefix(':') {
+            Some(port) => (host, Some(port)),
+            None if after.is_empty() => (host, None),
+            None => {
+                return Err(Error::input(
+                    "only a port may follow the closing bracket of an IPv6 address",
+                ));
+            }
+        }
+    } else {
+        match address.split_once(':') {
+            Some((host, port)) if !port.contains(':') => (host, Some(port)),
+            Some(_) => {
+                return Err(Error::input(
+                    "an IPv6 address in a URL stands in brackets: [::1]",
+                ));
+            }
+            None => (address, None),
+        }
+    };
+    let port = match port {
+        None | Some("") => DEFAULT_PORT,
+        Some(text) => match text.parse::<u16>() {
+            Ok(port) if port > 0 && text.bytes().all(|b| b.is_ascii_digit()) => port,
+            _ => {
+                return Err(Error::input(
+                    "the port of the URL is out of range: from 1 to 65535",
+                ));
+            }
+        },
+    };
+    Ok((host, port))
+}
+
+fn query_database(query: Option<&str>) -> Result<Option<u32>, Error> {
+    let mut database = None;
+    for pair in query
+        .unwrap_or_default()
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+    {
+        match pair.split_once('=') {
+            Some(("db", value)) => database = Some(parse_database(value)?),
+            _ => {
+                return Err(Error::input(
+                    "the URL has an unknown query parameter; allowed is db",
+                ));
+            }
+        }
+    }
+    Ok(database)
+}
+
+fn parse_database(text: &str) -> Result<u32, Error> {
+    let digits = !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
+    match text.parse() {
+        Ok(database) if digits => Ok(database),
+        _ => Err(Error::input(
+            "the database of the URL must be a number from 0 to 999999999",
+        )),
+    }
+}
+
+fn decode(text: &str, what: &str) -> Result<String, Error> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
+        match (digit(), digit()) {
+            (Some(high), Some(low)) => bytes.push((high * 16 + low) as u8),
+            _ => {
+                return Err(Error::input(format!(
+                    "the {what} of the URL has a `%` that is not followed by two hexadecimal digits: write it as %25"
+                )));
+            }
+        }
+    }
+    String::from_utf8(bytes)
+        .map_err(|_| Error::input(format!("the {what} of the URL is not UTF-8")))
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target")
+            .field("endpoint", &self.endpoint)
+            .field("user", &self.user)
+            .field("password", &self.password.as_ref().map(|_| "<hidden>"))
+            .field("database", &self.database)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Endpoint {
+        Endpoint::Tcp {
+            host: host.to_owned(),
+            port,
+        }
+    }
+
+    #[test]
+    fn every_form_is_understood() {
+        let target = Target::parse("redis://localhost").unwrap();
+        assert_eq!(target, Target::default());
+        let target = Target::parse("valkey://us%3Aer:p%40s%2Fs%25@[::1]:6380/12").unwrap();
+        assert_eq!(target.endpoint, tcp("::1", 6380));
+        assert_eq!(target.user.as_deref(), Some("us:er"));
+        assert_eq!(target.password.as_deref(), Some("p@s/s%"));
+        assert_eq!(target.database, 12);
+        let target = Target::parse("REDIS://:secret@db:7000/").unwrap();
+        assert_eq!(
+            (target.user, target.password.as_deref()),
+            (None, Some("secret"))
+        );
+        let target = Target::parse("redis+unix://u:p@/run/a%20b.sock?db=3").unwrap();
+        assert_eq!(
+            target.endpoint,
+            Endpoint::Unix {
+                path: "/run/a b.sock".into()
+            }
+        );
+        assert_eq!((target.user.as_deref(), target.database), (Some("u"), 3));
+        assert_eq!(Target::parse("redis://h?db=4").unwrap().database, 4);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_and_no_password_shows() {
+        for (url, says) in [
+            ("hunter2", "has no scheme"),
+            ("http://hunter2@h", "`http` is not known"),
+            ("hunter2@h:1://x", "no valid scheme"),
+            ("rediss://u:hunter2@h", "TLS"),
+            ("redis://", "names no host"),
+            ("redis://u:hunter2@", "names no host"),
+            ("redis://hunter2@h", "without a password"),
+            ("redis://u:hunter2%2@h", "%25"),
+            ("redis://u:hunter2@h:0", "from 1 to 65535"),
+            ("redis://u:hunter2@h:65536", "from 1 to 65535"),
+            ("redis://u:hunter2@h:+1", "from 1 to 65535"),
+            ("redis://u:hunter2@::1", "in brackets"),
+            ("redis://u:hunter2@[::1", "closing bracket"),
+            ("redis://u:hunter2@h/x", "must be a number"),
+            ("redis://u:hunter2@h/1?db=2", "two databases"),
+            ("redis://u:hunter2@h/1?hunter2=2", "unknown query parameter"),
+            ("redis://u:hunter2#@h", "%23"),
+            ("redis+unix://u:hunter2@run/x", "no host"),
+            ("redis+unix://u:hunter2@", "no socket path"),
+        ] {
+            let error = Target::parse(url).unwrap_err();
+            let (shown, debug) = (error.to_string(), format!("{error:?}"));
+            assert!(shown.contains(says), "{url}: {shown}");
+            assert!(
+                !shown.contains("hunter2") && !debug.contains("hunter2"),
+                "{url}: {shown}"
+            );
+            assert!(!error.is_retryable());
+        }
+    }
+
+    #[test]
+    fn debug_hides_the_password() {
+        let target = Target::parse("redis://u:hunter2@h").unwrap();
+        assert!(!format!("{target:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,61 @@
+//! `connect` by the scheme of a URL.
+
+use tenure_client::{Config, Error, Locks};
+
+/// Connects to the lock server that `url` names and spawns the driver on the current tokio runtime.
+///
+/// | scheme | store |
+/// |---|---|
+/// | `redis://`, `valkey://`, `redis+unix://` | Redis or Valkey |
+/// | `memory:` | this process, for tests |
+///
+/// User, password and database go into the URL, percent-encoded: see [`Config::from_url`].
+///
+/// # Errors
+/// Why the first try to connect failed; [`Error::Misconfigured`] for a malformed URL. Dropping the future gives up.
+///
+/// # Panics
+/// Outside a tokio runtime with its IO and time drivers enabled.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+/// let locks = tenure::connect("memory:").await?;
+/// let lock = locks.acquire("report").await?;
+/// assert!(lock.is_held());
+/// lock.release().await?;
+/// # Ok(()) }
+/// ```
+pub async fn connect(url: &str) -> Result<Locks, Error> {
+    if matches!(url, "memory:" | "memory://") {
+        return tenure_tokio::memory_config(&Config::in_memory());
+    }
+    connect_config(&Config::from_url(url)?).await
+}
+
+/// As [`connect`], with settings.
+///
+/// # Errors
+/// As [`connect`].
+///
+/// # Panics
+/// As [`connect`].
+pub async fn connect_config(config: &Config) -> Result<Locks, Error> {
+    tenure_tokio::connect_config(config).await
+}
+
+/// Locks in the memory of this process: what tests pass to code that takes a [`Locks`].
+///
+/// # Panics
+/// Outside a tokio runtime with its time driver enabled.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+/// let locks = tenure::memory();
+/// let first = locks.try_acquire("a").await?.acquired().expect("free");
+/// assert!(locks.try_acquire("a").await?.acquired().is_none());
+/// first.release().await?;
+/// # Ok(()) }
+/// ```
+pub fn memory() -> Locks {
+    tenure_tokio::memory()
+}
