@@ -50,6 +50,8 @@
 //! # Ok::<(), tenure_core::error::ConfigError>(())
 //! ```
 
+#[cfg(test)]
+mod tests;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

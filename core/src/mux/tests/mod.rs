@@ -1,0 +1,8 @@
+//! The machine against a server in memory, and against bytes that nobody should send.
+
+mod dialects;
+mod outages;
+mod rules;
+mod server;
+mod waiting;
+mod world;

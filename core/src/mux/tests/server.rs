@@ -1,0 +1,291 @@
+//! A server in memory with a clock of its own: as much of Redis and Valkey as a lock needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::format;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+use crate::plan;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Stored {
+    Text(Vec<u8>),
+    List,
+}
+
+/// What a server is and what ails it.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub(super) keys: BTreeMap<Vec<u8>, (Stored, Option<u64>)>,
+    /// The greeting: `redis`, `valkey`, or none at all.
+    pub(super) greets: Option<(&'static str, &'static str)>,
+    pub(super) nx_get: bool,
+    pub(super) ifeq: bool,
+    pub(super) delex: bool,
+    pub(super) delifeq: bool,
+    pub(super) may_read: bool,
+    /// Answered to every command that writes, scripts excepted where they only set a TTL.
+    pub(super) oom: bool,
+    /// Answered to everything but the greeting.
+    pub(super) ails: Option<&'static str>,
+    pub(super) cached: BTreeSet<String>,
+    /// Every command that was executed, its arguments joined by blanks.
+    pub(super) log: Vec<(u64, String)>,
+}
+
+impl Server {
+    pub(super) fn redis() -> Server {
+        Server {
+            keys: BTreeMap::new(),
+            greets: Some(("redis", "8.6.3")),
+            nx_get: true,
+            ifeq: true,
+            delex: true,
+            delifeq: false,
+            may_read: true,
+            oom: false,
+            ails: None,
+            cached: BTreeSet::new(),
+            log: Vec::new(),
+        }
+    }
+
+    pub(super) fn valkey() -> Server {
+        Server {
+            greets: Some(("valkey", "9.1.2")),
+            delex: false,
+            delifeq: true,
+            ..Server::redis()
+        }
+    }
+
+    /// From before the compare commands, with a proxy in front that says nothing of it.
+    pub(super) fn old() -> Server {
+        Server {
+            greets: None,
+            nx_get: false,
+            ifeq: false,
+            delex: false,
+            ..Server::redis()
+        }
+    }
+
+    pub(super) fn get(&mut self, now: u64, key: &str) -> Option<Vec<u8>> {
+        self.expire(now);
+        match self.keys.get(key.as_bytes()) {
+            Some((Stored::Text(text), _)) => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn put(&mut self, key: &str, value: &[u8], until: Option<u64>) {
+        let stored = Stored::Text(value.to_vec());
+        self.keys.insert(key.as_bytes().to_vec(), (stored, until));
+    }
+
+    /// Commands in the log that contain this.
+    pub(super) fn count(&self, part: &str) -> usize {
+        self.log
+            .iter()
+            .filter(|(_, line)| line.contains(part))
+            .count()
+    }
+
+    fn expire(&mut self, now: u64) {
+        self.keys
+            .retain(|_, (_, until)| until.is_none_or(|until| now < until));
+    }
+
+    pub(super) fn execute(&mut self, now: u64, args: &[Vec<u8>]) -> Vec<u8> {
+        self.expire(now);
+        let line: Vec<String> = args
+            .iter()
+            .map(|arg| String::from_utf8_lossy(arg).into_owned())
+            .collect();
+        self.log.push((now, line.join(" ")));
+        let words: Vec<&str> = line.iter().map(String::as_str).collect();
+        if words[0] != "HELLO" {
+            if let Some(error) = self.ails {
+                return error_reply(error);
+            }
+        }
+        let arg = |at: usize| args.get(at).cloned().unwrap_or_default();
+        match words[0] {
+            "HELLO" => match self.greets {
+                None => error_reply("ERR unknown command 'HELLO'"),
+                Some((server, version)) => format!(
+                    "%3\r\n$6\r\nserver\r\n${}\r\n{server}\r\n$7\r\nversion\r\n${}\r\n{version}\r\n$5\r\nproto\r\n:3\r\n",
+                    server.len(),
+                    version.len()
+                )
+                .into_bytes(),
+            },
+            "SET" => self.set(now, &words, args),
+            "GET" if !self.may_read => error_reply("NOPERM no"),
+            "GET" => match self.keys.get(&arg(1)) {
+                None => self.null(),
+                Some((Stored::Text(text), _)) => bulk(text),
+                Some(_) => error_reply("WRONGTYPE Operation against a key"),
+            },
+            "PTTL" if !self.may_read => error_reply("NOPERM no"),
+            "PTTL" => match self.keys.get(&arg(1)) {
+                None => int(-2),
+                Some((_, None)) => int(-1),
+                Some((_, Some(until))) => int(((until - now) / 1000) as i64),
+            },
+            "DELEX" if !self.delex => error_reply("ERR unknown command 'DELEX'"),
+            "DELIFEQ" if !self.delifeq => error_reply("ERR unknown command 'DELIFEQ'"),
+            "DELEX" | "DELIFEQ" => {
+                let value = arg(if words[0] == "DELEX" { 3 } else { 2 });
+                match self.keys.get(&arg(1)) {
+                    Some((Stored::List, _)) if words[0] == "DELEX" => {
+                        error_reply("ERR Key should be of string type if conditions are specified")
+                    }
+                    Some((Stored::List, _)) => error_reply("WRONGTYPE Operation against a key"),
+                    _ => int(self.delete(&arg(1), &value)),
+                }
+            }
+            "EVALSHA" if !self.cached.contains(words[1]) => error_reply("NOSCRIPT No matching script"),
+            "EVAL" | "EVALSHA" => {
+                let script = [plan::RENEW, plan::ADOPT, plan::CLEAR]
+                    .into_iter()
+                    .find(|script| words[1] == script.text || words[1] == script.sha)
+                    .expect("a known script");
+                self.cached.insert(script.sha.to_string());
+                self.script(now, script.sha, &arg(3), &args[4..])
+            }
+            other => error_reply(&format!("ERR unknown command '{other}'")),
+        }
+    }
+
+    fn set(&mut self, now: u64, words: &[&str], args: &[Vec<u8>]) -> Vec<u8> {
+        let at = |word| {
+            words
+                .iter()
+                .skip(3)
+                .position(|other| *other == word)
+                .map(|at| at + 3)
+        };
+        let ms: u64 = at("PX")
+            .and_then(|at| words[at + 1].parse().ok())
+            .expect("PX");
+        let (nx, get, ifeq) = (at("NX").is_some(), at("GET").is_some(), at("IFEQ"));
+        if (ifeq.is_some() && !self.ifeq) || (nx && get && !self.nx_get) {
+            return error_reply("ERR syntax error");
+        }
+        if get && !self.may_read {
+            return error_reply("NOPERM no");
+        }
+        if self.oom {
+            return error_reply("OOM command not allowed when used memory > 'maxmemory'.");
+        }
+        let key = &args[1];
+        let old = match self.keys.get(key) {
+            None => None,
+            Some((Stored::Text(text), _)) => Some(text.clone()),
+            Some(_) if nx && !get => Some(Vec::new()),
+            Some(_) => return error_reply("WRONGTYPE Operation against a key"),
+        };
+        let write = match ifeq {
+            Some(at) => old.as_ref() == Some(&args[at + 1]),
+            None => old.is_none(),
+        };
+        if write {
+            let value = Stored::Text(args[2].clone());
+            self.keys
+                .insert(key.clone(), (value, Some(now + ms * 1000)));
+        }
+        match (get, old) {
+            (true, Some(old)) => bulk(&old),
+            (true, None) => self.null(),
+            (false, _) if write => b"+OK\r\n".to_vec(),
+            (false, _) => self.null(),
+        }
+    }
+
+    fn script(&mut self, now: u64, sha: &str, key: &[u8], argv: &[Vec<u8>]) -> Vec<u8> {
+        if !self.may_read {
+            return error_reply("NOPERM no");
+        }
+        let old = match self.keys.get(key) {
+            None => None,
+            Some((Stored::Text(text), _)) => Some(text.clone()),
+            Some(_) => return int(0),
+        };
+        let mine = old.as_ref() == Some(&argv[0]);
+        let until = |at: usize| {
+            let ms: u64 = String::from_utf8_lossy(&argv[at]).parse().expect("ms");
+            Some(now + ms * 1000)
+        };
+        if sha == plan::CLEAR.sha {
+            return int(self.delete(key, &argv[0]));
+        }
+        if !mine {
+            return old.map_or_else(|| self.null(), |old| bulk(&old));
+        }
+        let value = if sha == plan::ADOPT.sha {
+            &argv[2]
+        } else {
+            &argv[0]
+        };
+        let stored = Stored::Text(value.clone());
+        self.keys.insert(key.to_vec(), (stored, until(1)));
+        int(1)
+    }
+
+    fn delete(&mut self, key: &[u8], value: &[u8]) -> i64 {
+        match self.keys.get(key) {
+            Some((Stored::Text(text), _)) if text == value => {
+                self.keys.remove(key);
+                1
+            }
+            _ => 0,
+        }
+    }
+
+    fn null(&self) -> Vec<u8> {
+        match self.greets {
+            Some(_) => b"_\r\n".to_vec(),
+            None => b"$-1\r\n".to_vec(),
+        }
+    }
+}
+
+pub(super) fn bulk(bytes: &[u8]) -> Vec<u8> {
+    [format!("${}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+fn int(n: i64) -> Vec<u8> {
+    format!(":{n}\r\n").into_bytes()
+}
+
+fn error_reply(text: &str) -> Vec<u8> {
+    format!("-{text}\r\n").into_bytes()
+}
+
+/// Takes whole commands from the front of what has arrived.
+pub(super) fn take_command(arrived: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
+    let line = |from: usize| {
+        let end = arrived[from..]
+            .windows(2)
+            .position(|pair| pair == b"\r\n")?
+            + from;
+        let number = core::str::from_utf8(&arrived[from + 1..end])
+            .ok()?
+            .parse::<usize>()
+            .ok()?;
+        Some((number, end + 2))
+    };
+    let (count, mut at) = line(0)?;
+    let mut args = Vec::new();
+    for _ in 0..count {
+        let (len, start) = line(at)?;
+        args.push(arrived.get(start..start + len)?.to_vec());
+        at = start + len + 2;
+        if arrived.len() < at {
+            return None;
+        }
+    }
+    arrived.drain(..at);
+    Some(args)
+}

@@ -1,0 +1,332 @@
+//! One machine, a network and a server in virtual time.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::string::String;
+use std::vec::Vec;
+
+use super::server::{Server, take_command};
+use crate::config::{LeaseConfig, Terms, Wait};
+use crate::leases::{LeaseId, Notice, Request};
+use crate::mux::{LinkEvent, Mux, MuxConfig, Output};
+use crate::names::Names;
+use crate::time::{Deadline, Tick};
+
+pub(super) const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+pub(super) fn terms(lease: Duration) -> Terms {
+    LeaseConfig::new(lease).build().expect("terms")
+}
+
+/// How a dial ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Dial {
+    Works,
+    Refused,
+    Hangs,
+}
+
+#[derive(Default)]
+struct Wire {
+    to_server: VecDeque<(Tick, Vec<u8>)>,
+    to_client: VecDeque<(Tick, Vec<u8>)>,
+    arrived: Vec<u8>,
+    /// Nothing passes any more: an outage swallowed some of it.
+    broken: bool,
+}
+
+pub(super) struct World {
+    pub(super) now: Tick,
+    pub(super) mux: Mux,
+    pub(super) server: Server,
+    /// One way.
+    pub(super) latency: Duration,
+    pub(super) dial: Dial,
+    /// Bytes in either direction vanish, and the connection with them.
+    pub(super) black_hole: bool,
+    /// The server greets and executes, but its answers vanish.
+    pub(super) mute: bool,
+    /// The transport takes no more than this at once, and nothing while it is zero.
+    pub(super) takes: usize,
+    /// What was written on a connection that was given up arrives this much later all the same.
+    pub(super) zombies: Option<Duration>,
+    pub(super) notices: Vec<(Tick, LeaseId, Notice)>,
+    pub(super) links: Vec<(Tick, LinkEvent)>,
+    pub(super) dials: u32,
+    wire: Option<Wire>,
+    late: VecDeque<(Tick, Vec<u8>)>,
+    dialling: Option<(Tick, bool)>,
+    secrets: u8,
+}
+
+impl World {
+    pub(super) fn new(server: Server) -> World {
+        World::seeded(server, 1)
+    }
+
+    pub(super) fn seeded(server: Server, seed: u64) -> World {
+        let config = MuxConfig::new(Names::new("lock:", "me").expect("names"));
+        World {
+            now: Tick::from_micros(1_000_000),
+            mux: Mux::new(config, seed),
+            server,
+            latency: Duration::from_micros(500),
+            dial: Dial::Works,
+            black_hole: false,
+            mute: false,
+            takes: usize::MAX,
+            zombies: None,
+            notices: Vec::new(),
+            links: Vec::new(),
+            dials: 0,
+            wire: None,
+            late: VecDeque::new(),
+            dialling: None,
+            secrets: 0,
+        }
+    }
+
+    pub(super) fn acquire(&mut self, name: &str, terms: Terms, wait: Wait) -> LeaseId {
+        self.secrets += 1;
+        let request = Request {
+            name: name.as_bytes(),
+            terms,
+            wait,
+            secret: [self.secrets; 16],
+            since_ms: 7,
+        };
+        let id = self.mux.acquire(self.now, &request).expect("a good name");
+        self.pump();
+        id
+    }
+
+    /// Acquires, and runs until it is held.
+    pub(super) fn hold(&mut self, name: &str, terms: Terms) -> LeaseId {
+        let id = self.acquire(name, terms, Wait::Forever);
+        self.run(ms(30));
+        assert!(self.holds(id), "{:?}", self.told(id));
+        id
+    }
+
+    pub(super) fn holds(&self, id: LeaseId) -> bool {
+        self.mux.leases().holds_at(id, self.now)
+    }
+
+    pub(super) fn release(&mut self, id: LeaseId) {
+        self.mux.release(self.now, id);
+        self.pump();
+    }
+
+    pub(super) fn drop_guard(&mut self, id: LeaseId) {
+        self.mux.drop_guard(self.now, id);
+        self.pump();
+    }
+
+    /// What was told of a lease, renewals left out.
+    pub(super) fn told(&self, id: LeaseId) -> Vec<&Notice> {
+        let of = self.notices.iter().filter(|(_, other, _)| *other == id);
+        of.map(|(.., notice)| notice)
+            .filter(|notice| !matches!(notice, Notice::Renewed { .. } | Notice::RenewalFailed(_)))
+            .collect()
+    }
+
+    /// When the last notice that is no renewal was told, and what.
+    pub(super) fn end(&self, id: LeaseId) -> (Tick, &Notice) {
+        let of = self.notices.iter().filter(|(_, other, notice)| {
+            *other == id && !matches!(notice, Notice::Renewed { .. } | Notice::RenewalFailed(_))
+        });
+        let (tick, _, notice) = of.last().expect("something was told");
+        (*tick, notice)
+    }
+
+    pub(super) fn key(&mut self, name: &str) -> Option<String> {
+        let now = self.now.as_micros();
+        let value = self.server.get(now, &std::format!("lock:{name}"))?;
+        Some(String::from_utf8_lossy(&value).into_owned())
+    }
+
+    /// The transport breaks; the peer saw everything that was on its way.
+    pub(super) fn cut(&mut self) {
+        if let Some(wire) = &mut self.wire {
+            wire.to_client.clear();
+        }
+        self.forsake();
+        self.mux.handle_disconnected(self.now);
+        self.pump();
+    }
+
+    pub(super) fn run(&mut self, span: Duration) {
+        self.run_until(self.now + span);
+    }
+
+    pub(super) fn run_until(&mut self, end: Tick) {
+        self.pump();
+        while let Some(next) = self.next().filter(|next| *next <= end) {
+            self.now = self.now.max(next);
+            self.pump();
+        }
+        self.now = self.now.max(end);
+        self.pump();
+    }
+
+    /// Sleeps through it: nothing is read, nothing is called. Then all of it at once.
+    pub(super) fn pause(&mut self, span: Duration) {
+        let end = self.now + span;
+        while let Some(next) = self.next_on_the_wire().filter(|next| *next <= end) {
+            self.now = self.now.max(next);
+            self.serve();
+            if self
+                .wire
+                .as_ref()
+                .is_none_or(|wire| wire.to_server.is_empty())
+            {
+                break;
+            }
+        }
+        self.now = end;
+        self.serve();
+    }
+
+    fn next_on_the_wire(&self) -> Option<Tick> {
+        self.wire.as_ref()?.to_server.front().map(|(tick, _)| *tick)
+    }
+
+    fn next(&self) -> Option<Tick> {
+        let wire = self.wire.as_ref();
+        [
+            self.mux.deadline().at(self.now),
+            self.dialling.map(|(tick, _)| tick),
+            self.late.front().map(|(tick, _)| *tick),
+            wire.and_then(|wire| wire.to_server.front().map(|(tick, _)| *tick)),
+            wire.and_then(|wire| wire.to_client.front().map(|(tick, _)| *tick)),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// What the server does by now.
+    fn serve(&mut self) {
+        while let Some((tick, bytes)) = self.late.front().cloned() {
+            if tick > self.now {
+                break;
+            }
+            self.late.pop_front();
+            let mut bytes = bytes;
+            while let Some(args) = take_command(&mut bytes) {
+                self.server.execute(tick.as_micros(), &args);
+            }
+        }
+        let (now, latency, black_hole, mute) = (self.now, self.latency, self.black_hole, self.mute);
+        let Some(wire) = &mut self.wire else { return };
+        while wire.to_server.front().is_some_and(|(tick, _)| *tick <= now) {
+            let Some((tick, bytes)) = wire.to_server.pop_front() else {
+                break;
+            };
+            wire.broken |= black_hole;
+            if wire.broken {
+                continue;
+            }
+            wire.arrived.extend(bytes);
+            let mut replies = Vec::new();
+            while let Some(args) = take_command(&mut wire.arrived) {
+                let reply = self.server.execute(tick.as_micros(), &args);
+                if !mute || args[0] == b"HELLO" {
+                    replies.extend(reply);
+                }
+            }
+            if !replies.is_empty() {
+                wire.to_client.push_back((tick + latency, replies));
+            }
+        }
+    }
+
+    /// Everything a driver does at one instant.
+    pub(super) fn pump(&mut self) {
+        self.serve();
+        if let Some((tick, works)) = self.dialling {
+            if tick <= self.now {
+                self.dialling = None;
+                if works {
+                    self.wire = Some(Wire::default());
+                    self.mux.handle_connected(self.now);
+                } else {
+                    self.mux.handle_dial_failed(self.now);
+                }
+            }
+        }
+        while let Some(wire) = &mut self.wire {
+            if wire
+                .to_client
+                .front()
+                .is_none_or(|(tick, _)| *tick > self.now)
+            {
+                break;
+            }
+            let Some((_, bytes)) = wire.to_client.pop_front() else {
+                break;
+            };
+            wire.broken |= self.black_hole;
+            if !wire.broken {
+                let mut rest = &bytes[..];
+                while !rest.is_empty() {
+                    let space = self.mux.recv_space();
+                    let n = rest.len().min(space.len());
+                    space[..n].copy_from_slice(&rest[..n]);
+                    self.mux.received(self.now, n);
+                    rest = &rest[n..];
+                }
+            }
+        }
+        self.mux.handle_timeout(self.now);
+        loop {
+            match self.mux.poll_output(self.now) {
+                Output::Lease(event) => self.notices.push((self.now, event.id, event.notice)),
+                Output::Link(event) => self.links.push((self.now, event)),
+                Output::Disconnect => {
+                    self.dialling = None;
+                    self.forsake();
+                }
+                Output::Connect => {
+                    self.dials += 1;
+                    let trip = self.now + self.latency * 2;
+                    self.dialling = match self.dial {
+                        _ if self.black_hole => None,
+                        Dial::Hangs => None,
+                        Dial::Works => Some((trip, true)),
+                        Dial::Refused => Some((trip, false)),
+                    };
+                }
+                Output::Transmit(bytes) => {
+                    let n = bytes.len().min(self.takes);
+                    if n == 0 {
+                        return;
+                    }
+                    let bytes = bytes[..n].to_vec();
+                    if let Some(wire) = &mut self.wire {
+                        wire.to_server.push_back((self.now + self.latency, bytes));
+                    }
+                    self.mux.transmitted(self.now, n);
+                }
+                Output::Idle(deadline) => {
+                    // After a drain a deadline is never or later than now.
+                    assert!(!deadline.is_due(self.now), "{deadline:?} at {:?}", self.now);
+                    assert_eq!(deadline, self.mux.deadline());
+                    assert_ne!(deadline, Deadline::Now);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn forsake(&mut self) {
+        if let (Some(delay), Some(wire)) = (self.zombies, self.wire.take()) {
+            let later = self.now + delay;
+            let bytes = wire.to_server.into_iter().map(|(_, bytes)| (later, bytes));
+            self.late.extend(bytes);
+        }
+        self.wire = None;
+    }
+}
