@@ -302,10 +302,10 @@ impl<M: Machine, B: Binding> Store for Front<M, B> {
                 state.seen.push_back(Seen::Dropped(Arc::clone(hold), held));
             }
             state.machine.end(now, id, how);
-            if how == End::Drop {
-                if let Some(slot) = state.holds.get_mut(id.index()) {
-                    slot.take_if(|other| Arc::ptr_eq(other, hold));
-                }
+            if how == End::Drop
+                && let Some(slot) = state.holds.get_mut(id.index())
+            {
+                slot.take_if(|other| Arc::ptr_eq(other, hold));
             }
         });
     }
