@@ -1,7 +1,7 @@
 //! The test harness: real servers, an independent client, a proxy that misbehaves, a scripted server, and the
 //! scenarios behind the table of outcomes.
 //!
-//! Nothing here shares code with what it tests. Everything may run in parallel: no fixed ports, no shared
+//! Nothing here shares code with what it tests; only `tenure` and `rows` use it, as a program would. Everything may run in parallel: no fixed ports, no shared
 //! folders, and what a test starts ends with it.
 
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ pub mod process;
 pub mod proxy;
 pub mod rows;
 pub mod server;
+pub mod tenure;
 pub mod trouble;
 
 pub use client::{Client, Reply};
@@ -24,6 +25,7 @@ pub use model::Model;
 pub use monitor::{Monitor, Seen};
 pub use proxy::{Cut, Proxy, Side};
 pub use server::Server;
+pub use tenure::{Recorder, Tenure, Told, Watch, key_of};
 pub use xtask::servers::ServerKind;
 
 /// Whatever went wrong in a test, in words.

@@ -3,11 +3,21 @@
 //! Each file has one `SCENARIOS` with a line `("id", function)` for each row; the ids are also read from these
 //! lines when the page of outcomes is made.
 
+mod connection;
+mod held;
+mod key_changes;
+mod server_stops;
+
 use crate::outcomes::Scenario;
 
 /// Every scenario there is.
 #[must_use]
 pub fn registry() -> Vec<(&'static str, Scenario)> {
-    let groups: [&[(&'static str, Scenario)]; 0] = [];
+    let groups: &[&[(&'static str, Scenario)]] = &[
+        held::SCENARIOS,
+        key_changes::SCENARIOS,
+        server_stops::SCENARIOS,
+        connection::SCENARIOS,
+    ];
     groups.concat()
 }

@@ -1,0 +1,3 @@
+use crate::outcomes::Scenario;
+
+pub(super) const SCENARIOS: &[(&str, Scenario)] = &[];
