@@ -42,6 +42,8 @@
 mod act;
 mod leftovers;
 pub mod table;
+#[cfg(test)]
+mod tests;
 
 use core::time::Duration;
 
