@@ -35,6 +35,8 @@
 //! ```
 
 mod info;
+#[cfg(test)]
+mod tests;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

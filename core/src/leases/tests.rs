@@ -1,1 +1,228 @@
+//! The table and the local queues, without any bytes.
 
+use core::time::Duration;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::{LeaseConfig, Wait};
+use crate::error::LinkFault;
+
+const MS: Duration = Duration::from_millis(1);
+const START: Tick = Tick::from_micros(1_000_000);
+
+fn leases() -> Leases {
+    Leases::new(Names::new("lock:", "me").unwrap(), 1)
+}
+
+fn ask(leases: &mut Leases, now: Tick, name: &[u8], wait: Wait) -> LeaseId {
+    let terms = LeaseConfig::new(MS * 1_000).build().unwrap();
+    let request = Request {
+        name,
+        terms,
+        wait,
+        secret: [3; 16],
+        since_ms: 0,
+    };
+    leases.acquire(now, &request).unwrap()
+}
+
+fn grant(leases: &mut Leases, now: Tick) -> Vec<LeaseId> {
+    let mut ids = Vec::new();
+    while let Some(op) = leases.poll_op(now) {
+        let outcome = match op.kind {
+            OpKind::Clear => Outcome::Cleared { mine: true },
+            _ => Outcome::Granted { handed_out: now },
+        };
+        leases.handle_outcome(now, op.id, op.seq, outcome);
+        ids.push(op.id);
+    }
+    ids
+}
+
+fn drain(leases: &mut Leases) -> Vec<Event> {
+    core::iter::from_fn(|| leases.poll_event()).collect()
+}
+
+#[test]
+fn n_a_place_that_is_used_again_has_another_id() {
+    let mut leases = leases();
+    let first = ask(&mut leases, START, b"a", Wait::Forever);
+    let op = leases.poll_op(START).unwrap();
+    leases.drop_guard(START, first);
+    while let Some(op) = leases.poll_superseded() {
+        leases.handle_purged(START, op);
+    }
+    assert!(leases.is_empty());
+    let second = ask(&mut leases, START, b"b", Wait::Forever);
+    assert_eq!(first.index(), second.index());
+    assert_ne!(first, second);
+    assert_eq!(LeaseId::from_bits(second.to_bits()), second);
+    // Whatever still comes for the first one does nothing to the second.
+    leases.handle_outcome(START, first, op.seq, Outcome::Granted { handed_out: START });
+    leases.note_text(first, b"ERR");
+    leases.note_holder(first, b"x");
+    leases.release(START, first);
+    assert!(leases.lease(first).is_none() && leases.key(first).is_empty());
+    assert!(drain(&mut leases).is_empty());
+    assert_eq!(grant(&mut leases, START), [second]);
+}
+
+#[test]
+fn events_that_nobody_waits_for_are_forgotten() {
+    let mut leases = leases();
+    let (a, b) = (
+        ask(&mut leases, START, b"a", Wait::Forever),
+        ask(&mut leases, START, b"b", Wait::Forever),
+    );
+    grant(&mut leases, START);
+    leases.drop_guard(START, a);
+    let events = drain(&mut leases);
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].id, b);
+}
+
+#[test]
+fn after_close_a_request_fails_at_once() {
+    let mut leases = leases();
+    leases.close(START);
+    let id = ask(&mut leases, START, b"a", Wait::Forever);
+    let events = drain(&mut leases);
+    assert!(
+        matches!(&events[..], [Event { id: told, notice: Notice::Failed(fault) }] if *told == id && fault.failure == Failure::Closed)
+    );
+    assert!(leases.is_empty() && leases.poll_op(START).is_none());
+}
+
+#[test]
+fn o_a_release_and_a_loss_end_the_hold_at_once() {
+    let mut leases = leases();
+    let (a, b) = (
+        ask(&mut leases, START, b"a", Wait::Forever),
+        ask(&mut leases, START, b"b", Wait::Forever),
+    );
+    grant(&mut leases, START);
+    assert!(leases.holds_at(a, START) && leases.holds_any());
+    leases.release(START, a);
+    assert!(!leases.holds_at(a, START) && leases.holds_at(b, START));
+    leases.handle_timeout(START + MS * 700);
+    assert!(!leases.holds_at(b, START) && !leases.holds_any());
+}
+
+#[test]
+fn the_shortest_limit_is_that_of_the_holds() {
+    let mut leases = leases();
+    assert_eq!(leases.shortest_reply_limit(), Duration::MAX);
+    let id = ask(&mut leases, START, b"a", Wait::Forever);
+    assert_eq!(leases.shortest_reply_limit(), Duration::MAX);
+    grant(&mut leases, START);
+    assert_eq!(
+        leases.shortest_reply_limit(),
+        leases.lease(id).unwrap().terms().reply_limit()
+    );
+}
+
+#[test]
+fn s10_debug_shows_no_secret() {
+    let mut leases = leases();
+    ask(&mut leases, START, b"a", Wait::Forever);
+    let shown = std::format!("{leases:?}");
+    assert!(
+        !shown.contains("3, 3, 3") && !shown.contains("0303"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn an_incurable_link_error_ends_every_wait_with_its_text() {
+    let mut leases = leases();
+    for wait in [Wait::Forever, Wait::Forever, Wait::Now] {
+        ask(&mut leases, START, b"a", wait);
+    }
+    let failure = Failure::Link(LinkFault::Handshake(crate::error::ServerError::WrongPass));
+    leases.handle_link_failed(START, failure, b"WRONGPASS no\n");
+    let events = drain(&mut leases);
+    assert_eq!(events.len(), 3);
+    for event in events {
+        let Notice::Failed(fault) = event.notice else {
+            panic!()
+        };
+        assert_eq!(
+            (fault.failure, fault.text.as_deref()),
+            (failure, Some("WRONGPASS no%0A"))
+        );
+    }
+    assert!(leases.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// At most one hold per name, one end for each, the order of the queue kept, and an empty table when
+    /// everybody has gone.
+    #[test]
+    fn queues_are_exact(steps in prop::collection::vec((0u8..10, 0u16..200), 1..150)) {
+        let (mut leases, mut now) = (leases(), START);
+        let mut live: Vec<(LeaseId, u8)> = Vec::new();
+        let mut ops: Vec<Op> = Vec::new();
+        let mut owner: [Option<LeaseId>; 3] = [None; 3];
+        for (kind, arg) in steps {
+            let pick = |live: &Vec<(LeaseId, u8)>| live.get(arg as usize % live.len().max(1)).copied();
+            match kind {
+                0..=2 => {
+                    let name = (arg % 3) as u8;
+                    let wait = [Wait::Forever, Wait::For(MS * 50), Wait::Now][(arg / 3 % 3) as usize];
+                    live.push((ask(&mut leases, now, &[b'a' + name], wait), name));
+                }
+                3 => if let Some((id, _)) = pick(&live) { leases.release(now, id) },
+                4 => if let Some((id, _)) = pick(&live) {
+                    leases.drop_guard(now, id);
+                    live.retain(|(other, _)| *other != id);
+                },
+                5 => now = now + MS * u32::from(arg),
+                6 => leases.handle_timeout(now),
+                _ => if let Some(op) = leases.poll_op(now) { ops.push(op) },
+            }
+            // A store that executes in order, a little behind.
+            while ops.len() > usize::from(arg % 3) {
+                let op = ops.remove(0);
+                let Some(name) = leases.key(op.id).last().map(|byte| usize::from(byte - b'a')) else { continue };
+                let outcome = match op.kind {
+                    OpKind::Acquire { .. } if owner[name].is_none() => {
+                        owner[name] = Some(op.id);
+                        Outcome::Granted { handed_out: now }
+                    }
+                    OpKind::Acquire { .. } | OpKind::Adopt { .. } => Outcome::Refused { own: None, remaining: None },
+                    OpKind::Renew { .. } => Outcome::Granted { handed_out: now },
+                    OpKind::Clear => {
+                        let mine = owner[name] == Some(op.id);
+                        if mine { owner[name] = None; }
+                        Outcome::Cleared { mine }
+                    }
+                };
+                leases.handle_outcome(now, op.id, op.seq, outcome);
+            }
+            leases.handle_timeout(now);
+            while leases.poll_superseded().is_some() {}
+            drain(&mut leases);
+            for name in 0..3u8 {
+                let held = live.iter().filter(|(id, of)| *of == name && leases.holds_at(*id, now));
+                prop_assert!(held.count() <= 1);
+            }
+            prop_assert!(!leases.timer().is_due(now));
+            prop_assert_eq!(leases.holds_any(), live.iter().any(|(id, _)| leases.lease(*id).is_some_and(|lease| lease.valid_until().is_some())));
+        }
+        for (id, _) in live {
+            leases.drop_guard(now, id);
+        }
+        for op in ops {
+            leases.handle_outcome(now, op.id, op.seq, Outcome::Cleared { mine: true });
+        }
+        for _ in 0..4 {
+            grant(&mut leases, now);
+            while leases.poll_superseded().is_some() {}
+        }
+        prop_assert!(leases.is_empty(), "{:?}", leases);
+    }
+}
