@@ -6,6 +6,7 @@
 mod connection;
 mod held;
 mod key_changes;
+mod refuses;
 mod server_stops;
 
 use crate::outcomes::Scenario;
@@ -18,6 +19,7 @@ pub fn registry() -> Vec<(&'static str, Scenario)> {
         key_changes::SCENARIOS,
         server_stops::SCENARIOS,
         connection::SCENARIOS,
+        refuses::SCENARIOS,
     ];
     groups.concat()
 }
