@@ -26,8 +26,14 @@ pub trait Binding: Send + Sync + 'static {
     /// A new timer, not set.
     fn timer(&self) -> Self::Timer;
 
-    /// The current time.
+    /// The current time, suspension counted to this moment.
     fn now(&self) -> Tick;
+
+    /// The current time where an earlier one is as safe: when a command is handed out. It may miss a suspension that ended
+    /// just now, if that makes it cheaper to read.
+    fn now_for_sending(&self) -> Tick {
+        self.now()
+    }
 
     /// Fills `bytes` with what nobody can guess.
     ///

@@ -31,25 +31,26 @@ struct Cell {
     /// The future of the caller: acquiring, then releasing.
     caller: Option<Waker>,
     /// Those who wait for a change of the hold.
-    watchers: Vec<(u64, Waker)>,
-    next_watcher: u64,
+    watchers: Vec<(u32, Waker)>,
+    next_watcher: u32,
+    renewals: u32,
     since: Tick,
-    renewals: u64,
-    renewal_error: Option<Error>,
+    renewal_error: Option<Box<Error>>,
 }
 
+/// What is rare is boxed: a stage is part of every held lock.
 #[derive(Clone, Debug)]
 enum Stage {
     Pending,
-    Refused(Holder),
-    Failed(Error),
+    Refused(Box<Holder>),
+    Failed(Box<Error>),
     Held,
     /// Its release is on its way.
     Ending,
     Released {
         confirmed: bool,
     },
-    Lost(Lost),
+    Lost(Box<Lost>),
     Abandoned,
 }
 
@@ -106,7 +107,7 @@ impl Hold {
             if !matches!(cell.stage, Stage::Pending) {
                 return;
             }
-            cell.stage = Stage::Failed(error);
+            cell.stage = Stage::Failed(Box::new(error));
             cell.caller.take()
         };
         waker.into_iter().for_each(Waker::wake);
@@ -125,26 +126,26 @@ impl Hold {
                 wakers.extend(cell.caller.take());
                 return told(false);
             }
-            Notice::Held(holder) => cell.stage = Stage::Refused(holder.clone()),
+            Notice::Held(holder) => cell.stage = Stage::Refused(Box::new(holder.clone())),
             Notice::TimedOut(holder) => {
-                cell.stage = Stage::Failed(Error::TimedOut {
+                cell.stage = Stage::Failed(Box::new(Error::TimedOut {
                     holder: holder.clone(),
-                })
+                }))
             }
-            Notice::Failed(fault) => cell.stage = Stage::Failed(fault.clone().into()),
+            Notice::Failed(fault) => cell.stage = Stage::Failed(Box::new(fault.clone().into())),
             Notice::Renewed { valid_until } => {
                 // Once its release is on its way a hold is over, whatever was still queued.
                 if matches!(cell.stage, Stage::Held) {
                     self.set_valid_until(*valid_until);
-                    cell.renewals += 1;
+                    cell.renewals = cell.renewals.wrapping_add(1);
                     cell.renewal_error = None;
                     wakers.extend(cell.watchers.drain(..).map(|(_, waker)| waker));
                 }
                 return told(false);
             }
             Notice::RenewalFailed(fault) => {
-                cell.renewal_error = Some(fault.clone().into());
-                cell.renewals += 1;
+                cell.renewal_error = Some(Box::new(fault.clone().into()));
+                cell.renewals = cell.renewals.wrapping_add(1);
                 wakers.extend(cell.watchers.drain(..).map(|(_, waker)| waker));
                 return told(false);
             }
@@ -152,7 +153,7 @@ impl Hold {
                 self.valid_until.store(NOT_HELD, Ordering::Release);
                 // The guard may live on: the store forgets the hold when it is dropped.
                 let over = !matches!(cell.stage, Stage::Held);
-                cell.stage = Stage::Lost(Lost::new(*lost, by.clone()));
+                cell.stage = Stage::Lost(Box::new(Lost::new(*lost, by.clone())));
                 wakers.extend(cell.caller.take());
                 wakers.extend(cell.watchers.drain(..).map(|(_, waker)| waker));
                 return told(over);
@@ -204,8 +205,8 @@ impl Hold {
                 remember(&mut cell.caller, cx);
                 return Poll::Pending;
             }
-            Stage::Refused(holder) => Ok(Some(holder.clone())),
-            Stage::Failed(error) => Err(error.clone()),
+            Stage::Refused(holder) => Ok(Some(Holder::clone(holder))),
+            Stage::Failed(error) => Err(Error::clone(error)),
             // A hold may be lost before its caller comes to look; the guard will say so.
             _ => Ok(None),
         })
@@ -216,7 +217,7 @@ impl Hold {
         let mut cell = self.cell();
         Poll::Ready(match &cell.stage {
             Stage::Released { confirmed } => Ok(*confirmed),
-            Stage::Lost(lost) => Err(lost.clone()),
+            Stage::Lost(lost) => Err(Lost::clone(lost)),
             Stage::Ending | Stage::Held | Stage::Pending => {
                 remember(&mut cell.caller, cx);
                 return Poll::Pending;
@@ -228,39 +229,38 @@ impl Hold {
     /// Why it was lost, if it was.
     pub(crate) fn lost(&self) -> Option<Lost> {
         match &self.cell().stage {
-            Stage::Lost(lost) => Some(lost.clone()),
+            Stage::Lost(lost) => Some(Lost::clone(lost)),
             _ => None,
         }
     }
 
     /// Waits for the loss. `watcher` identifies the waiting future from one poll to the next.
-    pub(crate) fn poll_lost(&self, watcher: &mut Option<u64>, cx: &mut Context<'_>) -> Poll<Lost> {
+    pub(crate) fn poll_lost(&self, watcher: &mut Option<u32>, cx: &mut Context<'_>) -> Poll<Lost> {
         let mut cell = self.cell();
         if let Stage::Lost(lost) = &cell.stage {
-            return Poll::Ready(lost.clone());
+            return Poll::Ready(Lost::clone(lost));
         }
         cell.watch(watcher, cx);
         Poll::Pending
     }
 
-    /// How many renewals were answered, and the error of the last one.
-    pub(crate) fn renewals(&self) -> (u64, Option<Error>) {
-        let cell = self.cell();
-        (cell.renewals, cell.renewal_error.clone())
+    /// How many renewals were answered.
+    pub(crate) fn renewals(&self) -> u32 {
+        self.cell().renewals
     }
 
-    /// Waits for the answer to a renewal after the first `seen`, or for the end of the hold.
+    /// Waits for another answer to a renewal than the `seen` so far, or for the end of the hold.
     pub(crate) fn poll_renewed(
         &self,
-        seen: u64,
-        watcher: &mut Option<u64>,
+        seen: u32,
+        watcher: &mut Option<u32>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
         let mut cell = self.cell();
         match &cell.stage {
-            Stage::Lost(lost) => Poll::Ready(Err(Error::Lost(lost.clone()))),
-            Stage::Held if cell.renewals > seen => {
-                Poll::Ready(cell.renewal_error.clone().map_or(Ok(()), Err))
+            Stage::Lost(lost) => Poll::Ready(Err(Error::Lost(Lost::clone(lost)))),
+            Stage::Held if cell.renewals != seen => {
+                Poll::Ready(cell.renewal_error.as_deref().cloned().map_or(Ok(()), Err))
             }
             Stage::Held => {
                 cell.watch(watcher, cx);
@@ -270,7 +270,7 @@ impl Hold {
         }
     }
 
-    pub(crate) fn unwatch(&self, watcher: Option<u64>) {
+    pub(crate) fn unwatch(&self, watcher: Option<u32>) {
         if let Some(watcher) = watcher {
             self.cell().watchers.retain(|(id, _)| *id != watcher);
         }
@@ -288,9 +288,9 @@ impl Hold {
 }
 
 impl Cell {
-    fn watch(&mut self, watcher: &mut Option<u64>, cx: &mut Context<'_>) {
+    fn watch(&mut self, watcher: &mut Option<u32>, cx: &mut Context<'_>) {
         let id = *watcher.get_or_insert_with(|| {
-            self.next_watcher += 1;
+            self.next_watcher = self.next_watcher.wrapping_add(1);
             self.next_watcher
         });
         match self.watchers.iter_mut().find(|(other, _)| *other == id) {

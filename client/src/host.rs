@@ -42,14 +42,23 @@ pub(crate) trait Machine: Send + 'static {
     fn deadline(&self, now: Tick) -> Option<Tick>;
     /// Carries out what can be carried out without waiting.
     fn flush(&mut self, now: Tick, signals: &mut Vec<Signal>);
-    /// Takes in what has arrived, registering the task for more. Ready when there may be more at once.
-    fn poll_in(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Takes in what has arrived, registering the task for more.
+    fn poll_in(&mut self, cx: &mut Context<'_>) -> Arrived;
     /// Waits for what a flush had to leave. Ready when a flush may go on.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Whether only the driver can go on with what a flush had to leave.
     fn needs_driver(&self) -> bool;
     /// Everything is over: let go of the transport.
     fn shut_down(&mut self);
+}
+
+/// What a machine took in.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrived {
+    /// The time as it was read after the last of it.
+    pub(crate) at: Option<Tick>,
+    /// There may be more at once.
+    pub(crate) more: bool,
 }
 
 /// Something a machine has to tell.
@@ -122,7 +131,7 @@ impl<M: Machine, B: Binding> Shared<M, B> {
         let mut wakers = Vec::new();
         let mut state = self.lock();
         // Read before the bytes are looked at that the change leads to.
-        let now = self.binding.now();
+        let now = self.binding.now_for_sending();
         let result = change(&mut state, now);
         state.flush(now, self.observer.is_some(), &mut wakers);
         let due = state.machine.deadline(now).unwrap_or(Tick::MAX);
@@ -319,6 +328,10 @@ impl<M: Machine, B: Binding> Store for Front<M, B> {
         self.0.binding.now()
     }
 
+    fn about_now(&self) -> Tick {
+        self.0.binding.now_for_sending()
+    }
+
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let mut state = self.0.lock();
         match &state.ready {
@@ -400,8 +413,8 @@ impl<M: Machine, B: Binding> Turning<M, B> {
         }
         for _ in 0..ROUNDS {
             // What has arrived is taken in before anything is given up.
-            let more = state.machine.poll_in(cx).is_ready();
-            let now = shared.binding.now();
+            let Arrived { at, more } = state.machine.poll_in(cx);
+            let now = at.unwrap_or_else(|| shared.binding.now());
             state.machine.handle_timeout(now);
             state.flush(now, observed, wakers);
             if state.is_over() {

@@ -176,7 +176,7 @@ impl Held {
     /// count, while the hold goes on; [`Error::Closed`] once it was released. Dropping the future leaves
     /// the renewal under way.
     pub async fn renew_now(&self) -> Result<(), Error> {
-        let (seen, _) = self.hold.renewals();
+        let seen = self.hold.renewals();
         self.store.renew(&self.hold);
         let mut watch = Watch {
             hold: &self.hold,
@@ -189,7 +189,7 @@ impl Held {
 /// Forgets the waker of a wait that was given up.
 struct Watch<'a> {
     hold: &'a Hold,
-    watcher: Option<u64>,
+    watcher: Option<u32>,
 }
 
 impl Drop for Watch<'_> {
@@ -235,7 +235,7 @@ impl Future for Release {
 #[must_use = "futures do nothing unless polled"]
 pub struct WaitLost {
     hold: Arc<Hold>,
-    watcher: Option<u64>,
+    watcher: Option<u32>,
 }
 
 impl Future for WaitLost {

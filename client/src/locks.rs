@@ -255,7 +255,7 @@ impl Asking {
             options,
         }) = self.request.take()
         {
-            let hold = Arc::new(Hold::new(name, store.now()));
+            let hold = Arc::new(Hold::new(name, store.about_now()));
             store.acquire(&options, &hold);
             self.asked = Some((hold, store));
         }

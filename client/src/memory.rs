@@ -13,7 +13,7 @@ use tenure_core::time::Tick;
 use crate::binding::Binding;
 use crate::config::Config;
 use crate::error::Error;
-use crate::host::{Driver, Front, Machine, Shared, Signal};
+use crate::host::{Arrived, Driver, Front, Machine, Shared, Signal};
 use crate::locks::Locks;
 use crate::store::End;
 
@@ -172,8 +172,8 @@ impl Machine for Memory {
         }
     }
 
-    fn poll_in(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
-        Poll::Pending
+    fn poll_in(&mut self, _cx: &mut Context<'_>) -> Arrived {
+        Arrived::default()
     }
 
     fn poll_out(&mut self, _cx: &mut Context<'_>) -> Poll<()> {

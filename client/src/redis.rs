@@ -14,7 +14,7 @@ use tenure_core::time::{Deadline, Tick};
 use crate::binding::{Binding, Stream};
 use crate::config::Config;
 use crate::error::Error;
-use crate::host::{Driver, Front, Machine, Shared, Signal};
+use crate::host::{Arrived, Driver, Front, Machine, Shared, Signal};
 use crate::locks::Locks;
 use crate::store::End;
 
@@ -66,25 +66,28 @@ enum Transport<S> {
 }
 
 impl<B: Binding> Redis<B> {
-    /// Reads until the transport has no more. Ready when it stopped for fairness.
-    fn read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Reads until the transport has no more, or for so long that others must have a turn.
+    fn read(&mut self, cx: &mut Context<'_>) -> Arrived {
+        let mut at = None;
         for _ in 0..READS {
             let Transport::Open(stream) = &mut self.transport else {
-                return Poll::Pending;
+                return Arrived { at, more: false };
             };
-            let read = stream.poll_read(cx, self.mux.recv_space());
+            let Poll::Ready(read) = stream.poll_read(cx, self.mux.recv_space()) else {
+                return Arrived { at, more: false };
+            };
             // Read after the bytes: what has expired by now, no OK among them revives.
             let now = self.binding.now();
+            at = Some(now);
             match read {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Ok(0) | Err(_)) => {
+                Ok(0) | Err(_) => {
                     self.mux.handle_disconnected(now);
-                    return Poll::Pending;
+                    return Arrived { at, more: false };
                 }
-                Poll::Ready(Ok(n)) => self.mux.received(now, n),
+                Ok(n) => self.mux.received(now, n),
             }
         }
-        Poll::Ready(())
+        Arrived { at, more: true }
     }
 
     fn write(&mut self, now: Tick, signals: &mut Vec<Signal>) {
@@ -166,13 +169,15 @@ impl<B: Binding> Machine for Redis<B> {
         self.write(now, signals);
     }
 
-    fn poll_in(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_in(&mut self, cx: &mut Context<'_>) -> Arrived {
         if let Transport::Wanted = self.transport {
             self.transport =
                 Transport::Dialling(Box::pin(self.binding.dial(self.config.endpoint())));
         }
         if let Transport::Dialling(dial) = &mut self.transport {
-            let dialled = std::task::ready!(dial.as_mut().poll(cx));
+            let Poll::Ready(dialled) = dial.as_mut().poll(cx) else {
+                return Arrived::default();
+            };
             let now = self.binding.now();
             match dialled {
                 Ok(stream) => {

@@ -26,6 +26,11 @@ pub trait Store: Send + Sync + 'static {
     /// The current time, freshly read.
     fn now(&self) -> Tick;
 
+    /// The current time, cheaply read: to see how long something took.
+    fn about_now(&self) -> Tick {
+        self.now()
+    }
+
     /// Ready once the store can be reached for the first time, or why it cannot.
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>>;
 

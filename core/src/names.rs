@@ -130,11 +130,12 @@ impl Value {
         let start = value.len;
         value.push(label.as_bytes());
         value.label = (start, value.len);
-        value.push(b".");
-        for byte in secret {
-            value.push(&[hex(byte >> 4), hex(byte & 15)]);
+        let mut tail = [b'.'; SECRET_HEX + 2];
+        for (pair, byte) in tail[1..=SECRET_HEX].chunks_exact_mut(2).zip(secret) {
+            pair[0] = hex(byte >> 4);
+            pair[1] = hex(byte & 15);
         }
-        value.push(b".");
+        value.push(&tail);
         value.push_int(u64::from(attempt));
         value
     }
@@ -292,10 +293,8 @@ fn is_shown(byte: u8) -> bool {
 }
 
 const fn hex(nibble: u8) -> u8 {
-    match nibble {
-        0..=9 => b'0' + nibble,
-        _ => b'a' + nibble - 10,
-    }
+    // Without a branch, for a secret's sake and for speed.
+    b"0123456789abcdef"[(nibble & 15) as usize]
 }
 
 #[cfg(test)]

@@ -81,12 +81,10 @@ impl fmt::Debug for Tick {
 
 /// Whole microseconds of a span, saturating.
 pub(crate) const fn micros(span: Duration) -> u64 {
-    let micros = span.as_micros();
-    if micros > u64::MAX as u128 {
-        u64::MAX
-    } else {
-        micros as u64
-    }
+    // Not `as_micros`: that is 128 bits wide.
+    span.as_secs()
+        .saturating_mul(1_000_000)
+        .saturating_add(span.subsec_micros() as u64)
 }
 
 /// When the machine wants to be called again, and why.

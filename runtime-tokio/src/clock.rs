@@ -33,8 +33,10 @@ impl Clock {
         }
     }
 
+    /// The time, suspension counted to this moment.
     pub(crate) fn now(&self) -> Tick {
-        let since = micros(Instant::now().saturating_duration_since(self.epoch));
+        // Tokio's clock first: what passes between the readings then counts, and does not vanish.
+        let since = self.since_epoch();
         let read = micros((self.suspended)().saturating_sub(self.suspended_at_epoch));
         let known = self.offset.load(Ordering::Relaxed);
         let offset = if read >= known + NOISE {
@@ -42,9 +44,24 @@ impl Clock {
         } else {
             known
         };
-        let now = since + offset;
-        // Threads may read out of step with each other; time handed out does not fall.
-        let latest = self.latest.fetch_max(now, Ordering::Relaxed);
+        self.never_back(since + offset)
+    }
+
+    /// The time, suspension counted to the last full reading.
+    pub(crate) fn now_without_looking(&self) -> Tick {
+        self.never_back(self.since_epoch() + self.offset.load(Ordering::Relaxed))
+    }
+
+    fn since_epoch(&self) -> u64 {
+        micros(Instant::now().saturating_duration_since(self.epoch))
+    }
+
+    /// Threads may read out of step with each other; time handed out does not fall.
+    fn never_back(&self, now: u64) -> Tick {
+        let latest = self.latest.load(Ordering::Relaxed);
+        if now > latest {
+            self.latest.fetch_max(now, Ordering::Relaxed);
+        }
         Tick::from_micros(now.max(latest))
     }
 
@@ -69,7 +86,9 @@ impl fmt::Debug for Clock {
 }
 
 fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+    span.as_secs()
+        .saturating_mul(1_000_000)
+        .saturating_add(u64::from(span.subsec_micros()))
 }
 
 /// What tokio's monotonic clock has not counted: suspension, and the slewing of the clock.

@@ -172,6 +172,10 @@ impl Binding for TokioBinding {
         self.clock.now()
     }
 
+    fn now_for_sending(&self) -> Tick {
+        self.clock.now_without_looking()
+    }
+
     fn entropy(&self, bytes: &mut [u8]) -> io::Result<()> {
         getrandom::fill(bytes).map_err(io::Error::from)
     }

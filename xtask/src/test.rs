@@ -137,7 +137,7 @@ fn rest(root: &Path, steps: &mut Steps) -> Result<(), String> {
         let server = Spare::start()?;
         steps.command(
             "quickstart example",
-            &[("TENURE_STORE", &server.url)],
+            &[("TENURE_URL", &server.url)],
             "cargo run --example quickstart",
         )?;
     }

@@ -498,6 +498,10 @@ impl Leases {
         let index = match self.free.last() {
             Some(index) => *index,
             None => {
+                if self.slots.len() == self.slots.capacity() {
+                    // By an eighth, not twofold: a slot is big, and thousands of them are what memory is spent on.
+                    self.slots.reserve_exact(self.slots.len() / 8 + 8);
+                }
                 self.slots.push(Slot {
                     lease: lease.clone(),
                     key: Vec::new(),

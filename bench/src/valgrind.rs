@@ -1,0 +1,90 @@
+//! Counts what one pair costs: instructions and system calls by valgrind, allocations by the allocator.
+
+use std::error::Error;
+use std::process::Command;
+
+/// The two lengths of run whose difference is taken.
+const SHORT: u64 = 300;
+const LONG: u64 = 1_300;
+
+/// What one pair costs.
+pub(crate) struct Cost {
+    pub(crate) instructions: u64,
+    pub(crate) allocations: f64,
+    pub(crate) bytes: f64,
+    pub(crate) system_calls: f64,
+}
+
+pub(crate) fn count(who: &str, address: &str) -> Result<Cost, Box<dyn Error + Send + Sync>> {
+    let span = LONG - SHORT;
+    let both = |what: fn(&str, u64, &str) -> Result<f64, Box<dyn Error + Send + Sync>>| -> Result<f64, Box<dyn Error + Send + Sync>> {
+        Ok((what(who, LONG, address)? - what(who, SHORT, address)?) / span as f64)
+    };
+    Ok(Cost {
+        instructions: both(instructions)?.round() as u64,
+        allocations: both(|who, pairs, address| allocator(who, pairs, address, "allocations"))?,
+        bytes: both(|who, pairs, address| allocator(who, pairs, address, "bytes"))?,
+        system_calls: both(system_calls)?,
+    })
+}
+
+fn instructions(who: &str, pairs: u64, address: &str) -> Result<f64, Box<dyn Error + Send + Sync>> {
+    let log = valgrind(
+        &["--tool=callgrind", "--callgrind-out-file=/dev/null"],
+        who,
+        pairs,
+        address,
+    )?;
+    let line = log
+        .lines()
+        .find_map(|line| line.split_once("Collected :"))
+        .ok_or("callgrind printed no count")?;
+    Ok(line.1.trim().parse::<u64>()? as f64)
+}
+
+fn system_calls(who: &str, pairs: u64, address: &str) -> Result<f64, Box<dyn Error + Send + Sync>> {
+    let log = valgrind(
+        &["--tool=none", "--trace-syscalls=yes"],
+        who,
+        pairs,
+        address,
+    )?;
+    Ok(log.lines().filter(|line| line.contains("SYSCALL[")).count() as f64)
+}
+
+fn valgrind(
+    tool: &[&str],
+    who: &str,
+    pairs: u64,
+    address: &str,
+) -> Result<String, Box<dyn Error + Send + Sync>> {
+    let output = Command::new("valgrind")
+        .args(tool)
+        .arg(std::env::current_exe()?)
+        .args(["pairs", who, &pairs.to_string(), address])
+        .output()
+        .map_err(|error| format!("valgrind cannot be started ({error}): install it, on Debian `apt-get install valgrind`"))?;
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
+        return Err(format!("{who} under valgrind: {}\n{log}", output.status).into());
+    }
+    Ok(log)
+}
+
+/// The run itself prints what its allocator counted.
+fn allocator(
+    who: &str,
+    pairs: u64,
+    address: &str,
+    what: &str,
+) -> Result<f64, Box<dyn Error + Send + Sync>> {
+    let output = Command::new(std::env::current_exe()?)
+        .args(["pairs", who, &pairs.to_string(), address])
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let counted = text
+        .lines()
+        .find_map(|line| line.strip_prefix(what))
+        .ok_or("the run printed no count")?;
+    Ok(counted.trim().parse::<u64>()? as f64)
+}
