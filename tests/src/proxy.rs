@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_linger;
 
+use crate::Failure;
 use crate::frames::FrameCounter;
 
 /// Forwards every connection to one address. What it does to the bytes is changed at any time by its methods,
@@ -163,6 +164,43 @@ impl Proxy {
         drop(state);
     }
 
+    /// As [`Self::cut_client`]; what these connections still had for the server waits until [`Self::deliver`], while
+    /// new ones work.
+    pub fn strand(&self, how: Cut) {
+        let state = self.shared.lock();
+        for link in &state.links {
+            locked(&link.to_server).stranded = true;
+            kill(&link.client, how);
+        }
+        self.shared.changed.notify_all();
+        drop(state);
+    }
+
+    /// Lets go of what was stranded; done when it is with the server.
+    ///
+    /// # Errors
+    /// When there was nothing, or it cannot be delivered.
+    pub fn deliver(&self) -> Result<(), Failure> {
+        let mut stranded = Vec::new();
+        for link in &self.shared.lock().links {
+            let mut queue = locked(&link.to_server);
+            if std::mem::take(&mut queue.stranded) && !queue.chunks.is_empty() {
+                stranded.push(Arc::clone(&link.to_server));
+            }
+        }
+        self.shared.changed.notify_all();
+        let until = Instant::now() + Duration::from_secs(5);
+        let mut state = self.shared.lock();
+        while stranded.iter().any(|queue| !locked(queue).is_done()) && Instant::now() < until {
+            state = self.shared.wait(state, Some(Duration::from_millis(50)));
+        }
+        match stranded.iter().all(|queue| locked(queue).is_done()) {
+            true if !stranded.is_empty() => Ok(()),
+            true => Err("nothing was stranded".into()),
+            false => Err("what was stranded stays so".into()),
+        }
+    }
+
     /// What went through so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -255,6 +293,7 @@ struct Control {
 struct Link {
     client: Weak<End>,
     server: Weak<End>,
+    to_server: Arc<Mutex<Queue>>,
 }
 
 /// One socket. A reset is sent when its last owner lets go of it, so it is never duplicated, and owned by the
@@ -266,10 +305,14 @@ struct End {
 }
 
 /// What is on its way in one direction of one connection. Locked only while the state is.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Queue {
     chunks: VecDeque<(Instant, Vec<u8>)>,
     ended: bool,
+    /// Nothing is passed on, whatever the controls say.
+    stranded: bool,
+    /// The end of it was passed on, too.
+    closed: bool,
 }
 
 fn accept(shared: &Arc<Shared>, listener: &TcpListener, upstream: SocketAddr) {
@@ -291,17 +334,18 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, upstream: SocketAddr) {
         };
         let mut state = shared.lock();
         state.counts.connections += 1;
+        let to_server = Arc::new(Mutex::new(Queue::default()));
         let link = Link {
             client: Arc::downgrade(&client),
             server: Arc::downgrade(&server),
+            to_server: Arc::clone(&to_server),
         };
         state.links.retain(Link::is_open);
         state.links.push(link);
-        for (side, from, to) in [
-            (Side::ToServer, &client, &server),
-            (Side::ToClient, &server, &client),
+        for (side, from, to, queue) in [
+            (Side::ToServer, &client, &server, to_server),
+            (Side::ToClient, &server, &client, Arc::default()),
         ] {
-            let queue = Arc::new(Mutex::new(Queue::default()));
             let (from, to) = (Arc::clone(from), Arc::clone(to));
             let (back, work) = (Arc::downgrade(&from), Arc::clone(&queue));
             spawn(shared, &mut state, move |shared| {
@@ -363,6 +407,9 @@ fn forward(shared: &Shared, side: Side, from: &Weak<End>, to: &End, queue: &Mute
             Next::Bytes(chunk, more) => (chunk, more),
             Next::End => {
                 to.stream.shutdown(Shutdown::Write).ok();
+                locked(queue).closed = true;
+                drop(state);
+                shared.changed.notify_all();
                 return;
             }
             Next::Wait(limit) => {
@@ -400,6 +447,10 @@ enum Next {
 }
 
 impl Queue {
+    fn is_done(&self) -> bool {
+        self.chunks.is_empty() && self.closed
+    }
+
     fn next(&mut self, control: &Control) -> Next {
         if control.swallow {
             self.chunks.clear();
@@ -411,7 +462,7 @@ impl Queue {
                 Next::Wait(None)
             };
         };
-        if control.hold {
+        if control.hold || self.stranded {
             return Next::Wait(None);
         }
         let early = (*arrived + control.delay).saturating_duration_since(Instant::now());

@@ -472,6 +472,25 @@ fn a_proxy_delivers_late_what_a_gone_client_sent() -> Outcome {
 }
 
 #[test]
+fn a_proxy_strands_what_a_dead_connection_had_sent() -> Outcome {
+    let (server, proxy, mut client) = proxied()?;
+    client.ok(&["PING"])?;
+    proxy.hold(Side::ToServer);
+    client.send(&["SET", "k", "late"])?;
+    assert!(proxy.wait_for(SOON, |counts| counts.to_server.frames == 2));
+    proxy.strand(Cut::Reset);
+    proxy.release(Side::ToServer);
+    assert!(client.receive().is_err());
+    let mut client = Client::connect(proxy.addr())?;
+    client.ok(&["PING"])?;
+    assert!(!server.client()?.exists("k")?);
+    proxy.deliver()?;
+    assert!(eventually(SOON, || client.exists("k").unwrap_or(false)));
+    assert!(proxy.deliver().is_err());
+    Ok(())
+}
+
+#[test]
 fn a_proxy_trickles() -> Outcome {
     let (_server, proxy, mut client) = proxied()?;
     proxy.trickle(Side::ToServer, true);
