@@ -3,11 +3,13 @@
 //! Each file has one `SCENARIOS` with a line `("id", function)` for each row; the ids are also read from these
 //! lines when the page of outcomes is made.
 
+mod caller;
 mod connection;
 mod held;
 mod key_changes;
 mod refuses;
 mod server_stops;
+mod who_may;
 
 use crate::outcomes::Scenario;
 
@@ -20,6 +22,8 @@ pub fn registry() -> Vec<(&'static str, Scenario)> {
         server_stops::SCENARIOS,
         connection::SCENARIOS,
         refuses::SCENARIOS,
+        who_may::SCENARIOS,
+        caller::SCENARIOS,
     ];
     groups.concat()
 }
