@@ -45,4 +45,5 @@ pub use tenure_core::config::Wait;
 pub use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError};
 pub use tenure_core::lease::Cause;
 pub use tenure_core::leases::Holder;
+pub use tenure_core::resp::ProtocolError;
 pub use tenure_core::time::Tick;

@@ -80,6 +80,8 @@ pub enum Stranger {
     Http,
     /// A TLS server that was not sent a handshake.
     Tls,
+    /// A server that greets in a language of its own.
+    Ssh,
     /// One that accepts and never says anything.
     Silent,
 }
@@ -538,6 +540,7 @@ impl Stranger {
             }
             // Alert, TLS 1.2, two bytes: fatal, unexpected message.
             Self::Tls => &[0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x0a],
+            Self::Ssh => b"SSH-2.0-OpenSSH_9.9\r\n",
             Self::Silent => b"",
         }
     }

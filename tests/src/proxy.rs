@@ -70,9 +70,10 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
+        shared.lock().upstream = Some(upstream);
         let acceptor = thread::spawn({
             let shared = Arc::clone(&shared);
-            move || accept(&shared, &listener, upstream)
+            move || accept(&shared, &listener)
         });
         Ok(Self {
             shared,
@@ -133,6 +134,11 @@ impl Proxy {
     /// After that many more bytes that way, counted over all connections, the one that brought the last is cut.
     pub fn cut_after(&self, side: Side, bytes: u64, how: Cut) {
         self.control(side, |control| control.cut_after = Some((bytes, how)));
+    }
+
+    /// New connections lead to this address.
+    pub fn redirect(&self, upstream: SocketAddr) {
+        self.shared.lock().upstream = Some(upstream);
     }
 
     /// New connections are reset at once, or not any more.
@@ -275,6 +281,7 @@ struct State {
     links: Vec<Link>,
     handles: Vec<JoinHandle<()>>,
     threads: usize,
+    upstream: Option<SocketAddr>,
     refuse: bool,
     stopped: bool,
 }
@@ -315,20 +322,20 @@ struct Queue {
     closed: bool,
 }
 
-fn accept(shared: &Arc<Shared>, listener: &TcpListener, upstream: SocketAddr) {
+fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     loop {
         let Ok(client) = listener.accept().and_then(|(client, _)| End::new(client)) else {
             continue;
         };
-        let (refuse, stopped) = {
+        let (upstream, stopped) = {
             let state = shared.lock();
-            (state.refuse, state.stopped)
+            (state.upstream.filter(|_| !state.refuse), state.stopped)
         };
         if stopped {
             return;
         }
-        let connect = || TcpStream::connect(upstream).and_then(End::new).ok();
-        let Some(server) = (!refuse).then(connect).flatten() else {
+        let connect = |upstream| TcpStream::connect(upstream).and_then(End::new).ok();
+        let Some(server) = upstream.and_then(connect) else {
             client.kill(Cut::Reset);
             continue;
         };
