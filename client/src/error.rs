@@ -189,7 +189,7 @@ fn describe_server(error: ServerError) -> &'static str {
         ServerError::WrongPass => "wrong user or password",
         ServerError::NoAuth => "the server wants a password; put it into the URL",
         ServerError::NoPerm => {
-            "the user lacks a permission; docs/wire.md lists the commands that are needed"
+            "the user lacks a permission; docs/permissions.md lists what is needed"
         }
         ServerError::Moved => {
             "the key lives on another node; a cluster is not supported, use a single server"
