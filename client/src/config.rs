@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_core::conn::ConnConfig;
 use tenure_core::mux::MuxConfig;
-use tenure_core::names::{Names, fitting_label};
+use tenure_core::names::{Names, escape, fitting_label};
 
 use crate::binding::Endpoint;
 use crate::error::Error;
@@ -147,8 +147,10 @@ impl Config {
         &self.target.endpoint
     }
 
-    pub(crate) fn defaults(&self) -> LockOptions {
-        self.defaults.clone()
+    /// The defaults, checked: what cannot work is refused before there is a client.
+    pub(crate) fn defaults(&self) -> Result<LockOptions, Error> {
+        self.defaults.lease.build()?;
+        Ok(self.defaults.clone())
     }
 
     pub(crate) fn observer(&self) -> Option<Arc<dyn Observer>> {
@@ -170,9 +172,11 @@ impl Config {
     pub(crate) fn mux(&self) -> Result<MuxConfig, Error> {
         let name = self.client_name.as_deref().unwrap_or("tenure");
         if name.is_empty() || name.len() > 128 || !name.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(Error::input(
-                "the client name must be 1 to 128 printable characters without blanks",
-            ));
+            return Err(Error::input(format!(
+                "the client name `{}` ({} bytes) is out of range: 1 to 128 printable ASCII characters without blanks",
+                escape(name.as_bytes(), 32),
+                name.len()
+            )));
         }
         let mut mux = MuxConfig::new(self.names()?);
         mux.conn = ConnConfig {

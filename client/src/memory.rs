@@ -23,8 +23,9 @@ use crate::store::End;
 /// keeps the time.
 ///
 /// # Errors
-/// [`Error::Misconfigured`] for a prefix or label that is refused.
+/// [`Error::Misconfigured`] for a prefix, label or default that is refused.
 pub fn memory_with<B: Binding>(binding: B, config: &Config) -> Result<(Locks, Driver), Error> {
+    let defaults = config.defaults()?;
     let mut seed = [0; 8];
     binding
         .entropy(&mut seed)
@@ -36,7 +37,7 @@ pub fn memory_with<B: Binding>(binding: B, config: &Config) -> Result<(Locks, Dr
         greeted: false,
     };
     let shared = Shared::new(machine, Arc::new(binding), config.observer());
-    let locks = Locks::new(Arc::new(Front::new(&shared))).with_defaults(config.defaults());
+    let locks = Locks::new(Arc::new(Front::new(&shared))).with_defaults(defaults);
     Ok((locks, Driver::new(shared)))
 }
 

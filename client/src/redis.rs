@@ -26,8 +26,9 @@ const READS: usize = 16;
 /// Nothing is sent before the driver is polled. Most programs use the `connect` of a binding crate, which spawns it.
 ///
 /// # Errors
-/// [`Error::Misconfigured`] for a prefix, label or client name that is refused.
+/// [`Error::Misconfigured`] for a prefix, label, client name, limit or default that is refused.
 pub fn connect_with<B: Binding>(binding: B, config: &Config) -> Result<(Locks, Driver), Error> {
+    let defaults = config.defaults()?;
     let mut seed = [0; 8];
     binding
         .entropy(&mut seed)
@@ -41,7 +42,7 @@ pub fn connect_with<B: Binding>(binding: B, config: &Config) -> Result<(Locks, D
         blocked: false,
     };
     let shared = Shared::new(machine, binding, config.observer());
-    let locks = Locks::new(Arc::new(Front::new(&shared))).with_defaults(config.defaults());
+    let locks = Locks::new(Arc::new(Front::new(&shared))).with_defaults(defaults);
     Ok((locks, Driver::new(shared)))
 }
 

@@ -86,7 +86,7 @@ pub fn memory() -> Locks {
 /// As [`memory`], with settings.
 ///
 /// # Errors
-/// [`Error::Misconfigured`] for a prefix or label that is refused.
+/// [`Error::Misconfigured`] for a prefix, label or default that is refused.
 ///
 /// # Panics
 /// As [`memory`].

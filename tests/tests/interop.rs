@@ -135,10 +135,8 @@ fn on_each(test: Test) -> Outcome {
         let runs: Vec<_> = kinds
             .map(|kind| scope.spawn(move || every_meeting(test, kind)))
             .collect();
-        let ended = runs.into_iter().map(|run| run.join());
-        ended
-            .map(|ended| ended.map_err(|_| Failure::from("it panicked"))?)
-            .collect()
+        let mut ended = runs.into_iter().map(|run| run.join());
+        ended.try_for_each(|ended| ended.map_err(|_| Failure::from("it panicked"))?)
     })
 }
 
