@@ -332,7 +332,18 @@ impl Watch {
         Ok(seen)
     }
 
-    /// The names of these commands.
+    /// Every command that was executed until now.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub fn all(&mut self) -> Result<Vec<Seen>, Failure> {
+        self.settle()?;
+        let mut seen = self.monitor.commands();
+        seen.retain(sent);
+        Ok(seen)
+    }
+
+    /// The names of those that named this key.
     ///
     /// # Errors
     /// When the server does not answer.
