@@ -132,12 +132,19 @@ impl Leases {
     fn requeue(&mut self, now: Tick, index: u32) -> Option<u32> {
         let place = self.slots[index as usize].link;
         match self.slots[index as usize].lease.state() {
-            State::Held | State::Renewing if !place.is_front => {
+            // Only when it has just been granted: one that was here before and does not know yet that it
+            // lost the key to this one stays behind.
+            State::Held | State::Renewing
+                if !place.is_front && !self.slots[index as usize].held =>
+            {
                 // A single try that won, or a grant that overtook: the holder stands first.
                 self.queues.move_to_front(&mut self.slots, index);
                 let behind = self.slots[index as usize].link.next;
                 (behind != NONE).then(|| {
-                    self.slots[behind as usize].lease.demote(now);
+                    let lease = &mut self.slots[behind as usize].lease;
+                    lease.demote(now);
+                    // If that one is held, too, somebody removed its key: a renewal finds it out.
+                    lease.renew_now(now);
                     behind
                 })
             }

@@ -156,6 +156,30 @@ fn an_incurable_link_error_ends_every_wait_with_its_text() {
     assert!(leases.is_empty());
 }
 
+#[test]
+fn s15_a_name_that_is_granted_twice_here_is_found_out_at_once() {
+    // Both were under way; somebody deleted the key of the first grant before the second.
+    let mut leases = leases();
+    let first = ask(&mut leases, START, b"a", Wait::Forever);
+    let quick = ask(&mut leases, START, b"a", Wait::Now);
+    let behind = ask(&mut leases, START, b"a", Wait::Forever);
+    assert_eq!(grant(&mut leases, START), [first, quick, first]);
+    leases.renew_now(START, first);
+    let op = leases.poll_op(START).unwrap();
+    assert_eq!((op.id, op.kind), (first, OpKind::Renew { attempt: 1 }));
+    let replaced = Outcome::Refused {
+        own: None,
+        remaining: None,
+    };
+    leases.handle_outcome(START, op.id, op.seq, replaced);
+    assert!(leases.holds_at(quick, START) && !leases.holds_at(first, START));
+    // The queue is whole: the next one has its turn when the winner is done.
+    leases.drop_guard(START, first);
+    leases.release(START, quick);
+    assert_eq!(grant(&mut leases, START), [quick, behind]);
+    assert!(leases.holds_at(behind, START));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 

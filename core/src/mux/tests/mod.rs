@@ -2,6 +2,7 @@
 
 mod dialects;
 mod outages;
+mod random;
 mod rules;
 mod server;
 mod waiting;

@@ -10,6 +10,7 @@ use crate::config::{LeaseConfig, Terms, Wait};
 use crate::leases::{LeaseId, Notice, Request};
 use crate::mux::{LinkEvent, Mux, MuxConfig, Output};
 use crate::names::Names;
+use crate::rng::Rng;
 use crate::time::{Deadline, Tick};
 
 pub(super) const fn ms(n: u64) -> Duration {
@@ -26,6 +27,16 @@ pub(super) enum Dial {
     Works,
     Refused,
     Hangs,
+}
+
+/// How well the driver does what it should.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Manner {
+    Exact,
+    /// It calls more often than it was asked to.
+    Fussy,
+    /// It forgets some of its turns.
+    Forgetful,
 }
 
 #[derive(Default)]
@@ -55,6 +66,10 @@ pub(super) struct World {
     pub(super) notices: Vec<(Tick, LeaseId, Notice)>,
     pub(super) links: Vec<(Tick, LinkEvent)>,
     pub(super) dials: u32,
+    pub(super) manner: Manner,
+    whim: Rng,
+    /// A turn was forgotten: there is something to do.
+    owes: bool,
     wire: Option<Wire>,
     late: VecDeque<(Tick, Vec<u8>)>,
     dialling: Option<(Tick, bool)>,
@@ -81,6 +96,9 @@ impl World {
             notices: Vec::new(),
             links: Vec::new(),
             dials: 0,
+            manner: Manner::Exact,
+            whim: Rng::new(seed),
+            owes: false,
             wire: None,
             late: VecDeque::new(),
             dialling: None,
@@ -163,7 +181,19 @@ impl World {
 
     pub(super) fn run_until(&mut self, end: Tick) {
         self.pump();
-        while let Some(next) = self.next().filter(|next| *next <= end) {
+        while let Some(mut next) = self.next().filter(|next| *next <= end) {
+            if self.owes {
+                next = next.max(self.now + Duration::from_micros(100)).min(end);
+            }
+            if next <= self.now && self.owes {
+                self.owes = false;
+            } else if self.manner == Manner::Fussy && next > self.now {
+                let ahead = next.saturating_since(self.now) - Duration::from_micros(1);
+                let between = self.now + self.whim.up_to(ahead);
+                self.mux.handle_timeout(between);
+                self.mux.handle_timeout(between);
+                assert!(matches!(self.mux.poll_output(between), Output::Idle(_)));
+            }
             self.now = self.now.max(next);
             self.pump();
         }
@@ -281,6 +311,11 @@ impl World {
             }
         }
         self.mux.handle_timeout(self.now);
+        if self.manner == Manner::Forgetful && !self.owes && self.whim.next_u64() % 4 == 0 {
+            self.owes = true;
+            return;
+        }
+        self.owes = false;
         loop {
             match self.mux.poll_output(self.now) {
                 Output::Lease(event) => self.notices.push((self.now, event.id, event.notice)),
