@@ -28,6 +28,8 @@ const LEASE: Duration = Duration::from_secs(5);
 const TRIP: Duration = Duration::from_millis(8);
 /// Beyond the round trips there are: for threads to get their turn.
 const SLACK: Duration = Duration::from_millis(250);
+/// When a server that does not answer is given up.
+const LIMIT: Duration = Duration::from_millis(200);
 /// What a server that can be reached again may take to be found.
 const RECONNECT: Duration = Duration::from_secs(1);
 
@@ -47,7 +49,11 @@ impl Scene {
         let server = Server::start(kind, &[])?;
         let proxy = Proxy::start(server.addr())?;
         let tenure = Tenure::start(&proxy.url(), |config| {
-            config.label("me").reconnect_limit(TRIP * 2)
+            config
+                .label("me")
+                .reconnect_limit(TRIP * 2)
+                .connect_limit(LIMIT)
+                .reply_limit(LIMIT)
         })?;
         tenure.wait(tenure.locks().ready())??;
         let mut scene = Self {
@@ -364,6 +370,30 @@ fn cut(kind: ServerKind, instants: usize) -> Outcome {
     scene.is_over()
 }
 
+/// The server is frozen when an acquire reaches it. It goes on after the future was dropped: in time for the same
+/// connection, or when that was given up.
+fn frozen(kind: ServerKind, instants: usize) -> Outcome {
+    let mut scene = Scene::set(kind)?;
+    for number in 0..instants {
+        let span = instant(number, instants, scene.trip, scene.trip * 2);
+        let name = scene.next();
+        let acquiring = scene.tenure.locks().lock(&name).lease(LEASE).acquire();
+        let faults = || scene.count(|told| matches!(told, Told::Disconnected(_)));
+        let known = faults();
+        scene.server.freeze()?;
+        drop_after(acquiring, span, number % 4 < 2);
+        let given_up = number % 2 == 0;
+        if given_up {
+            scene.tenure.told().wait_for(known + 1, LONG, |told| {
+                matches!(told, Told::Disconnected(_))
+            })?;
+        }
+        scene.server.thaw()?;
+        scene.is_gone(&name, RECONNECT, &format!("{span:?}, {given_up}"))?;
+    }
+    scene.is_over()
+}
+
 /// A renewal: `SET` of a value in place of the same, or a script that is given one value and a time.
 fn renews(seen: &Seen) -> bool {
     match seen.name().as_str() {
@@ -411,4 +441,7 @@ tests! {
     a_cut_and_a_drop_leave_nothing_on_redis_8_6: cut, Redis86, 60;
     a_cut_and_a_drop_leave_nothing_on_valkey_9_1: cut, Valkey91, 60;
     a_cut_and_a_drop_leave_nothing_on_redis_7_0: cut, Redis70, 21;
+    a_frozen_server_and_a_drop_leave_nothing_on_redis_8_6: frozen, Redis86, 16;
+    a_frozen_server_and_a_drop_leave_nothing_on_valkey_9_1: frozen, Valkey91, 16;
+    a_frozen_server_and_a_drop_leave_nothing_on_redis_7_0: frozen, Redis70, 8;
 }

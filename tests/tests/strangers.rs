@@ -233,6 +233,30 @@ fn a_reply_without_a_question_ends_the_connection_and_not_the_hold() -> Outcome 
 }
 
 #[test]
+fn attempts_without_an_answer_are_few_and_all_of_them_cleared() -> Outcome {
+    let set = |call: &Call| call.is("SET") && call.has("NX");
+    let server = serve(model().fault(1..=usize::MAX, set, Answer::Reset))?;
+    let tenure = connect(&server.url())?;
+    let error = tenure.wait(tenure.locks().acquire(NAME))?.map(drop);
+    let reason = Reason::Failure {
+        failure: Fault::TooManyUnanswered,
+        text: None,
+    };
+    assert_eq!(error, Err(Error::Unavailable(reason)));
+    let values = |calls: &[Call], name: &str, at: usize| -> Vec<String> {
+        let named = calls.iter().filter(|call| call.is(name));
+        let mut values: Vec<_> = named.map(|call| call.arg(at)).collect();
+        values.sort();
+        values
+    };
+    let written = values(&server.commands(), "SET", 2);
+    assert!(written.len() > 3 && written.len() < 10, "{written:?}");
+    assert!(server.wait_for(written.len(), LONG, |call| call.is("DELEX")));
+    assert_eq!(values(&server.commands(), "DELEX", 3), written);
+    Ok(())
+}
+
+#[test]
 fn a_slot_being_moved_is_waited_for() -> Outcome {
     let set = |call: &Call| call.is("SET") && call.has("NX");
     let server = serve(model().fault(1..=4, set, Answer::error(TRYAGAIN)))?;

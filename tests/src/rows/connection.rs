@@ -16,6 +16,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
     ("connection-cut-during-release", cut_during_release),
     ("connection-late-delivery", late_delivery),
     ("reply-in-pieces", reply_in_pieces),
+    ("reply-slow", reply_slow),
     ("connection-refused", refused),
     ("connection-black-hole", black_hole),
 ];
@@ -349,6 +350,26 @@ fn reply_in_pieces(context: &mut Context) -> Result<(), Failure> {
     Ok(())
 }
 
+fn reply_slow(context: &mut Context) -> Result<(), Failure> {
+    let mut scene = Scene::set(context)?;
+    scene.proxy.delay(Side::ToClient, LEASE * 3 / 5);
+    let known = scene.proxy.counts().to_client.forwarded;
+    let began = Instant::now();
+    let request = scene.tenure.locks().lock(NAME).lease(LEASE);
+    let trying = scene.tenure.spawn(request.try_acquire());
+    let arrived = |counts: &crate::proxy::Counts| counts.to_client.forwarded > known;
+    assert!(scene.proxy.wait_for(LONG, arrived));
+    scene.proxy.delay(Side::ToClient, Duration::ZERO);
+    let lock = scene.tenure.wait(trying)???.acquired();
+    let lock = lock.ok_or("it is held by somebody")?;
+    assert!(began.elapsed() >= LEASE * 3 / 5, "{:?}", began.elapsed());
+    // What it has is a fresh lease, not the rest of the first.
+    assert!(lock.remaining() > LEASE / 2, "{:?}", lock.remaining());
+    assert_eq!(scene.tenure.told().renewals(), 0);
+    scene.is_one_hold()?;
+    scene.ends_well(lock)
+}
+
 fn refused(context: &mut Context) -> Result<(), Failure> {
     let server = context.server()?;
     server.kill();
@@ -379,7 +400,20 @@ fn refused(context: &mut Context) -> Result<(), Failure> {
     assert_eq!(client.keys()?, [key_of(NAME)]);
     tenure.release(lock)?;
     assert_eq!(client.keys()?, [""; 0]);
-    Ok(())
+
+    // Somebody listens, and hangs up at once.
+    let proxy = Proxy::start(server.addr())?;
+    proxy.refuse(true);
+    let tenure = Tenure::start(&proxy.url(), |config| config.reconnect_limit(LIMIT))?;
+    is_link_fault(tenure.wait(tenure.locks().ready())?, LinkFault::Closed)?;
+    let waiting = tenure.spawn(tenure.locks().acquire(NAME));
+    tenure
+        .told()
+        .more(2, LONG, |told| matches!(told, Told::ConnectFailed(..)))?;
+    assert!(!waiting.is_finished());
+    proxy.refuse(false);
+    let lock = tenure.wait(waiting)???;
+    tenure.release(lock)
 }
 
 fn black_hole(context: &mut Context) -> Result<(), Failure> {

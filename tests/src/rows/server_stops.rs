@@ -7,7 +7,7 @@ use tenure_client::{Cause, Error, LinkFault, Lock, Wait};
 
 use crate::outcomes::{Context, Scenario};
 use crate::tenure::{LONG, Tenure, Told, Watch, key_of};
-use crate::{Client, Failure, Seen};
+use crate::{Client, Failure, Seen, Server};
 
 pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
     ("server-frozen-while-waiting", frozen_while_waiting),
@@ -46,7 +46,13 @@ fn hasty(url: &str) -> Result<Tenure, Failure> {
 
 fn frozen_while_waiting(context: &mut Context) -> Result<(), Failure> {
     let server = context.server()?;
-    let tenure = hasty(&server.url())?;
+    let unix = format!("redis+unix://{}", server.socket_path().display());
+    frozen_while_waiting_at(server, &server.url())?;
+    frozen_while_waiting_at(server, &unix)
+}
+
+fn frozen_while_waiting_at(server: &Server, url: &str) -> Result<(), Failure> {
+    let tenure = hasty(url)?;
     let mut client = server.client()?;
     let mut watch = Watch::start(server)?;
     let key = key_of(NAME);
@@ -87,9 +93,11 @@ fn frozen_briefly(context: &mut Context) -> Result<(), Failure> {
     let value = client.get(&key)?;
     tenure.told().wait_for(1, LONG, renewed)?;
 
-    for _ in 0..2 {
+    // From right after a renewal on, and from right before one on: the time without an answer is longest then.
+    for since_renewal in [Duration::ZERO, LEASE * 19 / 100] {
+        thread::sleep(since_renewal);
         server.freeze()?;
-        let until = Instant::now() + LEASE / 4;
+        let until = Instant::now() + LEASE * 3 / 10;
         while Instant::now() < until {
             assert!(lock.is_held());
             thread::sleep(Duration::from_millis(5));
