@@ -7,6 +7,10 @@ use std::process::Command;
 const SHORT: u64 = 300;
 const LONG: u64 = 1_300;
 
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+/// Counts something over a run: who, how many pairs, on which server.
+type Counter = fn(&str, u64, &str) -> Outcome<f64>;
+
 /// What one pair costs.
 pub(crate) struct Cost {
     pub(crate) instructions: u64,
@@ -15,20 +19,20 @@ pub(crate) struct Cost {
     pub(crate) system_calls: f64,
 }
 
-pub(crate) fn count(who: &str, address: &str) -> Result<Cost, Box<dyn Error + Send + Sync>> {
-    let span = LONG - SHORT;
-    let both = |what: fn(&str, u64, &str) -> Result<f64, Box<dyn Error + Send + Sync>>| -> Result<f64, Box<dyn Error + Send + Sync>> {
-        Ok((what(who, LONG, address)? - what(who, SHORT, address)?) / span as f64)
+pub(crate) fn count(who: &str, address: &str) -> Outcome<Cost> {
+    let per_pair = |counter: Counter| -> Outcome<f64> {
+        let (long, short) = (counter(who, LONG, address)?, counter(who, SHORT, address)?);
+        Ok((long - short) / (LONG - SHORT) as f64)
     };
     Ok(Cost {
-        instructions: both(instructions)?.round() as u64,
-        allocations: both(|who, pairs, address| allocator(who, pairs, address, "allocations"))?,
-        bytes: both(|who, pairs, address| allocator(who, pairs, address, "bytes"))?,
-        system_calls: both(system_calls)?,
+        instructions: per_pair(instructions)?.round() as u64,
+        allocations: per_pair(|who, pairs, address| allocator(who, pairs, address, "allocations"))?,
+        bytes: per_pair(|who, pairs, address| allocator(who, pairs, address, "bytes"))?,
+        system_calls: per_pair(system_calls)?,
     })
 }
 
-fn instructions(who: &str, pairs: u64, address: &str) -> Result<f64, Box<dyn Error + Send + Sync>> {
+fn instructions(who: &str, pairs: u64, address: &str) -> Outcome<f64> {
     let log = valgrind(
         &["--tool=callgrind", "--callgrind-out-file=/dev/null"],
         who,
@@ -42,7 +46,7 @@ fn instructions(who: &str, pairs: u64, address: &str) -> Result<f64, Box<dyn Err
     Ok(line.1.trim().parse::<u64>()? as f64)
 }
 
-fn system_calls(who: &str, pairs: u64, address: &str) -> Result<f64, Box<dyn Error + Send + Sync>> {
+fn system_calls(who: &str, pairs: u64, address: &str) -> Outcome<f64> {
     let log = valgrind(
         &["--tool=none", "--trace-syscalls=yes"],
         who,
@@ -52,12 +56,7 @@ fn system_calls(who: &str, pairs: u64, address: &str) -> Result<f64, Box<dyn Err
     Ok(log.lines().filter(|line| line.contains("SYSCALL[")).count() as f64)
 }
 
-fn valgrind(
-    tool: &[&str],
-    who: &str,
-    pairs: u64,
-    address: &str,
-) -> Result<String, Box<dyn Error + Send + Sync>> {
+fn valgrind(tool: &[&str], who: &str, pairs: u64, address: &str) -> Outcome<String> {
     let output = Command::new("valgrind")
         .args(tool)
         .arg(std::env::current_exe()?)
@@ -72,12 +71,7 @@ fn valgrind(
 }
 
 /// The run itself prints what its allocator counted.
-fn allocator(
-    who: &str,
-    pairs: u64,
-    address: &str,
-    what: &str,
-) -> Result<f64, Box<dyn Error + Send + Sync>> {
+fn allocator(who: &str, pairs: u64, address: &str, what: &str) -> Outcome<f64> {
     let output = Command::new(std::env::current_exe()?)
         .args(["pairs", who, &pairs.to_string(), address])
         .output()?;
