@@ -1,0 +1,74 @@
+//! A single-threaded executor that polls its ready tasks in an order drawn from the seed.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Wake, Waker};
+
+use tenure_core::rng::Rng;
+
+/// Which client a task belongs to: it does not run while that client is paused.
+pub(crate) type Owner = Option<usize>;
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[derive(Default)]
+pub(crate) struct Executor {
+    tasks: Vec<Option<(Owner, Task)>>,
+    ready: Arc<Mutex<Vec<usize>>>,
+}
+
+struct Wakeup {
+    task: usize,
+    ready: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Wake for Wakeup {
+    fn wake(self: Arc<Self>) {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        if !ready.contains(&self.task) {
+            ready.push(self.task);
+        }
+    }
+}
+
+impl Executor {
+    pub(crate) fn spawn(&mut self, owner: Owner, task: Task) {
+        self.tasks.push(Some((owner, task)));
+        self.wake(self.tasks.len() - 1);
+    }
+
+    /// Polls one ready task whose owner may run. False if there is none.
+    pub(crate) fn step(&mut self, rng: &mut Rng, runs: impl Fn(Owner) -> bool) -> bool {
+        let candidates: Vec<usize> = {
+            let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+            let may = |task: &usize| self.tasks[*task].as_ref().is_some_and(|(owner, _)| runs(*owner));
+            ready.iter().copied().filter(may).collect()
+        };
+        if candidates.is_empty() {
+            return false;
+        }
+        let task = candidates[(rng.next_u64() % candidates.len() as u64) as usize];
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != task);
+        let wakeup = Wakeup { task, ready: Arc::clone(&self.ready) };
+        let waker = Waker::from(Arc::new(wakeup));
+        let Some((owner, mut future)) = self.tasks[task].take() else {
+            return true;
+        };
+        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            self.tasks[task] = Some((owner, future));
+        }
+        true
+    }
+
+    /// Drops the tasks of a client: its process has died.
+    pub(crate) fn kill(&mut self, client: usize) {
+        let dead = self.tasks.iter_mut().filter(|task| task.as_ref().is_some_and(|(owner, _)| *owner == Some(client)));
+        // Dropped outside the iteration's borrow of a single task: a drop may wake others.
+        let dead: Vec<_> = dead.map(Option::take).collect();
+        drop(dead);
+    }
+
+    fn wake(&self, task: usize) {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+    }
+}

@@ -1,0 +1,71 @@
+//! The network between clients and servers: byte streams that are slow, split, silent, cut and late.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::Duration;
+
+/// How the way between one client and one server behaves.
+#[derive(Clone, Debug)]
+pub struct Link {
+    /// Bounds of the time that bytes are under way, drawn anew for each piece.
+    pub latency: (Duration, Duration),
+    /// Pieces are at most this long: 1 delivers byte by byte.
+    pub piece: usize,
+    /// What the client's socket takes before it says that it would block.
+    pub window: usize,
+    /// Nothing arrives, in neither direction, until it is set back: then it arrives after all.
+    pub silent: bool,
+    /// Connections are refused.
+    pub refuses: bool,
+    /// What a client had sent on a connection that it aborted still arrives, this much later: a kernel or a proxy that
+    /// goes on delivering. Without it an abort takes back what is under way.
+    pub zombies: Option<Duration>,
+}
+
+impl Default for Link {
+    fn default() -> Link {
+        Link {
+            latency: (Duration::from_micros(200), Duration::from_micros(800)),
+            piece: usize::MAX,
+            window: 64 * 1024,
+            silent: false,
+            refuses: false,
+            zombies: None,
+        }
+    }
+}
+
+/// One direction of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Pipe {
+    /// Delivered and not read.
+    pub(crate) inbox: VecDeque<u8>,
+    /// Pieces that wait for the link to speak again.
+    pub(crate) stuck: VecDeque<Vec<u8>>,
+    /// Bytes sent and not delivered.
+    pub(crate) in_flight: usize,
+    /// Bytes do not overtake each other: the last arrival, in microseconds.
+    pub(crate) last_arrival: u64,
+    /// The writer has closed; the reader sees it after the last byte.
+    pub(crate) closed: bool,
+    /// The reader's task; one, as sockets have it.
+    pub(crate) reader: Option<Waker>,
+    /// The writer's task, while the window is full.
+    pub(crate) writer: Option<Waker>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) client: usize,
+    pub(crate) server: usize,
+    /// Client to server.
+    pub(crate) up: Pipe,
+    /// Server to client.
+    pub(crate) down: Pipe,
+    /// The client has aborted it, or its process died.
+    pub(crate) aborted: bool,
+    /// The server has forgotten it.
+    pub(crate) dropped: bool,
+    /// The protocol version that HELLO has set.
+    pub(crate) resp3: bool,
+}

@@ -1,0 +1,299 @@
+//! A simulated server: commands are parsed and answered through `redis-protocol`, an independent implementation.
+
+use redis_protocol::resp2::types::{OwnedFrame, Resp2Frame as _};
+use redis_protocol::{resp2, resp3};
+use tenure_core::plan;
+use tenure_core::time::Tick;
+
+use crate::clock::Clock;
+use crate::keys::{Dialect, Keys, Reply};
+
+/// What a server is made of and how it is at the moment.
+pub(crate) struct Server {
+    pub(crate) dialect: Dialect,
+    pub(crate) keys: Keys,
+    /// Its wall clock, by which keys expire.
+    pub(crate) clock: Clock,
+    pub(crate) mood: Mood,
+    /// Answers nothing and accepts everything, until it is thawed.
+    pub(crate) frozen: bool,
+    pub(crate) down: bool,
+    pub(crate) password: Option<String>,
+    /// Scripts that it knows by their SHA.
+    scripts: Vec<&'static str>,
+    /// The next script writes and then fails.
+    pub(crate) script_fails: bool,
+    /// The next command is executed twice, and answered once.
+    pub(crate) repeats: bool,
+    /// What was executed, for checkers and traces.
+    pub(crate) executed: Vec<Executed>,
+}
+
+/// How a server answers what it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Mood {
+    /// It serves.
+    #[default]
+    Well,
+    /// `READONLY`
+    ReadOnly,
+    /// `LOADING`
+    Loading,
+    /// `BUSY`
+    Busy,
+    /// `MASTERDOWN`
+    MasterDown,
+    /// `NOREPLICAS`
+    NoReplicas,
+    /// `OOM` for `SET`; scripts and deletes pass.
+    OutOfMemory,
+    /// `TRYAGAIN`
+    TryAgain,
+}
+
+/// A command that a server has executed, or refused.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Executed {
+    /// True time.
+    pub at: Tick,
+    /// Which client sent it.
+    pub client: usize,
+    /// On which connection.
+    pub connection: usize,
+    /// The words of the command.
+    pub command: Vec<Vec<u8>>,
+    /// What was answered, shortened.
+    pub answer: String,
+}
+
+impl Server {
+    pub(crate) fn new(dialect: Dialect, clock: Clock) -> Server {
+        Server {
+            dialect,
+            keys: Keys::default(),
+            clock,
+            mood: Mood::Well,
+            frozen: false,
+            down: false,
+            password: None,
+            scripts: Vec::new(),
+            script_fails: false,
+            repeats: false,
+            executed: Vec::new(),
+        }
+    }
+
+    /// Its wall clock in milliseconds.
+    pub(crate) fn now_ms(&self, now: Tick) -> u64 {
+        self.clock.read(now) / 1_000
+    }
+
+    pub(crate) fn forget_scripts(&mut self) {
+        self.scripts.clear();
+    }
+
+    /// Takes the first whole command out of `bytes`.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
+        let (frame, len) = resp2::decode::decode(bytes).ok()??;
+        let OwnedFrame::Array(words) = frame else { return None };
+        let words = words.into_iter().map(|word| match word {
+            OwnedFrame::BulkString(bytes) => bytes,
+            _ => Vec::new(),
+        });
+        Some((words.collect(), len))
+    }
+
+    /// Executes a command and gives the reply.
+    pub(crate) fn execute(&mut self, now: Tick, words: &[Vec<u8>], resp3: &mut bool) -> Reply {
+        let now_ms = self.now_ms(now);
+        self.keys.expire(now_ms);
+        let name = words.first().map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+        if let Some(error) = self.refusal(&name) {
+            return Reply::Error(error.to_owned());
+        }
+        let args = words.get(1..).unwrap_or_default();
+        match (name.as_slice(), args) {
+            (b"HELLO", args) => self.hello(args, resp3),
+            (b"AUTH", [.., password]) => {
+                let right = self.password.as_deref().is_none_or(|own| own.as_bytes() == password.as_slice());
+                if right { Reply::Ok } else { Reply::Error("WRONGPASS invalid username-password pair".to_owned()) }
+            }
+            (b"SELECT" | b"CLIENT", _) => Reply::Ok,
+            (b"PING", []) => Reply::Simple("PONG"),
+            (b"SET", args) => self.keys.set(self.dialect, args, now_ms),
+            (b"GET", [key]) => self.keys.get(key),
+            (b"PTTL", [key]) => self.keys.pttl(key, now_ms),
+            (b"EXISTS", [key]) => Reply::Int(i64::from(self.keys.pttl(key, now_ms) != Reply::Int(-2))),
+            (b"DEL", [key]) => Reply::Int(i64::from(self.keys.remove(key))),
+            (b"DELEX", [key, ifeq, value])
+                if self.dialect == Dialect::Redis8 && ifeq.eq_ignore_ascii_case(b"IFEQ") =>
+            {
+                match self.keys.delete_if(key, value) {
+                    Ok(deleted) => Reply::Int(i64::from(deleted)),
+                    Err(_) => Reply::Error("ERR Key should be of string type if conditions are specified".to_owned()),
+                }
+            }
+            (b"DELIFEQ", [key, value]) if self.dialect == Dialect::Valkey9 => {
+                self.keys.delete_if(key, value).map_or_else(|error| error, |deleted| Reply::Int(i64::from(deleted)))
+            }
+            (b"EVALSHA", [sha, count, rest @ ..]) if count == b"1" => {
+                match self.scripts.iter().copied().find(|known| known.as_bytes() == sha.as_slice()) {
+                    Some(sha) => self.script(sha, rest, now_ms),
+                    None => Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned()),
+                }
+            }
+            (b"EVAL", [text, count, rest @ ..]) if count == b"1" => {
+                let known = [&plan::RENEW, &plan::ADOPT, &plan::CLEAR];
+                match known.into_iter().find(|script| script.text.as_bytes() == text.as_slice()) {
+                    Some(script) => {
+                        if !self.scripts.contains(&script.sha) {
+                            self.scripts.push(script.sha);
+                        }
+                        self.script(script.sha, rest, now_ms)
+                    }
+                    None => Reply::Error("ERR the simulated server knows only the scripts of this library".to_owned()),
+                }
+            }
+            _ => Reply::Error(format!(
+                "ERR unknown command '{}', with args beginning with: ",
+                String::from_utf8_lossy(&name)
+            )),
+        }
+    }
+
+    fn refusal(&self, name: &[u8]) -> Option<&'static str> {
+        let writes = !matches!(name, b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT" | b"PING" | b"GET" | b"PTTL" | b"EXISTS");
+        let talks = matches!(name, b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT");
+        match self.mood {
+            Mood::ReadOnly if writes => Some("READONLY You can't write against a read only replica."),
+            Mood::Loading if !talks => Some("LOADING Redis is loading the dataset in memory"),
+            Mood::Busy if !talks => Some("BUSY Redis is busy running a script."),
+            Mood::MasterDown if !talks => Some("MASTERDOWN Link with MASTER is down."),
+            Mood::NoReplicas if writes => Some("NOREPLICAS Not enough good replicas to write."),
+            Mood::TryAgain if writes => Some("TRYAGAIN Multiple keys request during rehashing of slot"),
+            Mood::OutOfMemory if name == b"SET" => Some("OOM command not allowed when used memory > 'maxmemory'."),
+            _ => None,
+        }
+    }
+
+    fn hello(&mut self, args: &[Vec<u8>], resp3: &mut bool) -> Reply {
+        let given = args.iter().position(|word| word.eq_ignore_ascii_case(b"AUTH")).and_then(|at| args.get(at + 2));
+        match (&self.password, given) {
+            (Some(_), None) => return Reply::Error("NOAUTH HELLO must be called with the client authenticated".to_owned()),
+            (Some(own), Some(given)) if own.as_bytes() != given.as_slice() => {
+                return Reply::Error("WRONGPASS invalid username-password pair".to_owned());
+            }
+            _ => {}
+        }
+        *resp3 = args.first().is_some_and(|version| version == b"3");
+        let (server, version) = match self.dialect {
+            Dialect::Redis8 => ("redis", "8.6.3"),
+            Dialect::Valkey9 => ("valkey", "9.1.2"),
+            Dialect::Redis7 => ("redis", "7.0.15"),
+        };
+        Reply::Greeting(vec![
+            ("server", server.to_owned()),
+            ("version", version.to_owned()),
+            ("proto", if *resp3 { "3" } else { "2" }.to_owned()),
+            ("mode", "standalone".to_owned()),
+        ])
+    }
+
+    /// The three scripts of the library, by what their text says.
+    fn script(&mut self, sha: &str, args: &[Vec<u8>], now_ms: u64) -> Reply {
+        let [key, expected, rest @ ..] = args else {
+            return Reply::Error("ERR wrong number of arguments".to_owned());
+        };
+        let present = match self.keys.text(key) {
+            Ok(present) => present.cloned(),
+            Err(_) => return Reply::Int(0),
+        };
+        let clears = sha == plan::CLEAR.sha;
+        match present {
+            None if clears => return Reply::Int(0),
+            None => return Reply::Null,
+            Some(value) if value != *expected => {
+                return if clears { Reply::Int(0) } else { Reply::Bulk(value) };
+            }
+            Some(_) => {}
+        }
+        let reply = if clears {
+            Reply::Int(i64::from(self.keys.remove(key)))
+        } else {
+            let ms = rest.first().and_then(|ms| std::str::from_utf8(ms).ok()).and_then(|ms| ms.parse::<u64>().ok());
+            let value = if sha == plan::ADOPT.sha { rest.get(1) } else { Some(expected) };
+            let (Some(ms), Some(value)) = (ms, value) else {
+                return Reply::Error("ERR value is not an integer or out of range".to_owned());
+            };
+            self.keys.put(key, crate::keys::Held::Text(value.clone()), Some(now_ms + ms));
+            Reply::Int(1)
+        };
+        if std::mem::take(&mut self.script_fails) {
+            // Scripts do not roll back.
+            return Reply::Error("ERR Error running script: a fault after the write".to_owned());
+        }
+        reply
+    }
+}
+
+/// Puts a reply into bytes.
+pub(crate) fn encode(reply: &Reply, resp3: bool) -> Vec<u8> {
+    if resp3 { encode_resp3(reply) } else { encode_resp2(reply) }
+}
+
+fn encode_resp2(reply: &Reply) -> Vec<u8> {
+    let bulk = |text: &str| OwnedFrame::BulkString(text.as_bytes().to_vec());
+    let frame = match reply {
+        Reply::Ok => OwnedFrame::SimpleString(b"OK".to_vec()),
+        Reply::Simple(text) => OwnedFrame::SimpleString(text.as_bytes().to_vec()),
+        Reply::Null => OwnedFrame::Null,
+        Reply::Int(n) => OwnedFrame::Integer(*n),
+        Reply::Bulk(bytes) => OwnedFrame::BulkString(bytes.clone()),
+        Reply::Error(text) => OwnedFrame::Error(text.clone()),
+        Reply::Greeting(pairs) => {
+            OwnedFrame::Array(pairs.iter().flat_map(|(key, value)| [bulk(key), greeting_value(value)]).collect())
+        }
+    };
+    let mut out = vec![0; frame.encode_len(false)];
+    let len = resp2::encode::encode(&mut out, &frame, false).unwrap_or(0);
+    out.truncate(len);
+    out
+}
+
+/// A number goes as a number.
+fn greeting_value(value: &str) -> OwnedFrame {
+    match value.parse() {
+        Ok(number) => OwnedFrame::Integer(number),
+        Err(_) => OwnedFrame::BulkString(value.as_bytes().to_vec()),
+    }
+}
+
+fn encode_resp3(reply: &Reply) -> Vec<u8> {
+    use resp3::types::{OwnedFrame as Frame, Resp3Frame as _};
+
+    let bulk = |data: &[u8]| Frame::BlobString { data: data.to_vec(), attributes: None };
+    let simple = |text: &str| Frame::SimpleString { data: text.as_bytes().to_vec(), attributes: None };
+    let frame = match reply {
+        Reply::Ok => simple("OK"),
+        Reply::Simple(text) => simple(text),
+        Reply::Null => Frame::Null,
+        Reply::Int(n) => Frame::Number { data: *n, attributes: None },
+        Reply::Bulk(bytes) => bulk(bytes),
+        Reply::Error(text) => Frame::SimpleError { data: text.clone(), attributes: None },
+        Reply::Greeting(pairs) => {
+            // Pair by pair: a map of that library has no order, and a run must repeat to the byte.
+            let mut out = format!("%{}\r\n", pairs.len()).into_bytes();
+            for (key, value) in pairs {
+                out.extend(encode_resp3(&Reply::Bulk(key.as_bytes().to_vec())));
+                out.extend(encode_resp3(&value.parse().map_or_else(|_| Reply::Bulk(value.clone().into_bytes()), Reply::Int)));
+            }
+            return out;
+        }
+    };
+    let mut out = vec![0; frame.encode_len(false)];
+    let len = resp3::encode::complete::encode(&mut out, &frame, false).unwrap_or(0);
+    out.truncate(len);
+    out
+}
