@@ -7,8 +7,8 @@ mod connect;
 pub use connect::{connect, connect_config, memory};
 pub use tenure_client::{
     Acquiring, Attempt, Cause, Closing, Config, ConfigError, Driver, Error, Event, Failure, Held,
-    Holder, LinkFault, Lock, LockOptions, Locks, Lost, Observer, ProtocolError, Ready, Reason, Release, Released,
-    Request, ServerError, Tick, Trying, Wait, WaitLost, binding, hold, store,
+    Holder, LinkFault, Lock, LockOptions, Locks, Lost, Observer, ProtocolError, Ready, Reason,
+    Release, Released, Request, ServerError, Tick, Trying, Wait, WaitLost, binding, hold, store,
 };
 pub use tenure_client::{connect_with, memory_with};
 #[cfg(feature = "tokio")]

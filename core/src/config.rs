@@ -257,6 +257,12 @@ pub enum Wait {
     Forever,
 }
 
+impl From<Duration> for Wait {
+    fn from(wait: Duration) -> Wait {
+        Wait::For(wait)
+    }
+}
+
 impl Wait {
     /// Whether this is a single try: no wait, or one that is shorter than time is counted here.
     ///

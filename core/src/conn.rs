@@ -417,7 +417,7 @@ impl<T: Copy> Conn<T> {
         // A reply to a question that was not put, or not to its end.
         let unasked = self.fifo.front().is_none_or(|entry| entry.end > position);
         if unasked || error.is_some_and(|text| text.starts_with(b"ERR Protocol error")) {
-            self.fault_text = error.unwrap_or_default().to_vec();
+            self.fault_text = without_password(&self.config, error.unwrap_or_default());
             return Err(match error {
                 // Servers that refuse a client say why before they close.
                 Some(text) if unasked && self.phase != Phase::Ready && !text.starts_with(FULL) => {
@@ -480,7 +480,7 @@ impl<T: Copy> Conn<T> {
             }
             (_, Some((error, text))) => {
                 let full = text.starts_with(FULL);
-                self.fault_text = text;
+                self.fault_text = without_password(&self.config, &text);
                 Err(if full {
                     LinkFault::Closed
                 } else {
@@ -567,6 +567,15 @@ impl<T: Copy> Conn<T> {
         self.info = ServerInfo::default();
         self.fault_text.clear();
     }
+}
+
+/// The words of an error, up to where they repeat the password: a server may quote what it was sent.
+fn without_password(config: &ConnConfig, text: &[u8]) -> Vec<u8> {
+    let password = config.password.as_deref().unwrap_or_default().as_bytes();
+    let secret = text
+        .windows(password.len().max(1))
+        .position(|part| part == password);
+    text[..secret.unwrap_or(text.len())].to_vec()
 }
 
 // Without the bytes: values and the password are among them.

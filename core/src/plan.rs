@@ -9,7 +9,8 @@
 //!
 //! Which of them a server speaks is found out by trying and remembered in a [`Dialect`] for as long as
 //! the connection lasts. The greeting only says where to begin, so a proxy that greets for somebody else
-//! costs a round trip and nothing more. Of an error reply only the first word is looked at.
+//! costs a round trip and nothing more. A server that does not say what it is gets the script to delete by: a
+//! release may be the last thing a process sends, and no place to try. Of an error reply only the first word is looked at.
 //!
 //! A user that may not read gets the forms without `GET`: then nobody can say who holds a name, and a hold
 //! that was replaced looks like one that is gone.
@@ -102,8 +103,17 @@ pub struct Dialect {
     /// `SET .. IFEQ` is spoken.
     swap: bool,
     clear: Form,
-    /// The other native form of clearing is still to be tried.
-    clear_untried: bool,
+    /// Which scripts the server has answered on this connection: they go by their SHA from then on. Before
+    /// that they go in full, or the last release of a process would be answered with NOSCRIPT when
+    /// nobody is left to repeat it.
+    known: Known,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Known {
+    renew: bool,
+    adopt: bool,
+    clear: bool,
 }
 
 /// What a reply leads to.
@@ -153,14 +163,15 @@ impl Dialect {
                     SCRIPT_CLEAR
                 },
             ),
-            Flavour::Unknown => (true, Form::Delex),
+            // A release may be the last thing a process sends: it is no place to try what is not known.
+            Flavour::Unknown => (true, SCRIPT_CLEAR),
         };
         Dialect {
             may_read: true,
             acquire_get: true,
             swap,
             clear,
-            clear_untried: info.flavour == Flavour::Unknown,
+            known: Known::default(),
         }
     }
 
@@ -172,9 +183,12 @@ impl Dialect {
             OpKind::Adopt { .. } | OpKind::Renew { .. } => match (self.swap, self.may_read) {
                 (true, true) => Form::SwapGet,
                 (true, false) => Form::Swap,
-                (false, _) => SCRIPT_SWAP,
+                (false, _) => self.script(kind),
             },
-            OpKind::Clear => self.clear,
+            OpKind::Clear => match self.clear {
+                Form::ClearScript(_) => self.script(kind),
+                native => native,
+            },
         }
     }
 
@@ -207,10 +221,38 @@ impl Dialect {
                 remaining: remaining(&reply.value),
             }),
             Form::SwapGet | Form::Swap => self.judge_swap(form, kind, reply),
-            Form::SwapScript(sent) => judge_swap_script(sent, reply),
+            Form::SwapScript(sent) => {
+                self.learn_script(kind, reply);
+                judge_swap_script(sent, reply)
+            }
             Form::Delex | Form::Delifeq | Form::ClearScript(_) => {
                 self.judge_clear(form, reply, partial)
             }
+        }
+    }
+
+    /// The script for an operation, in full until the server has answered it once.
+    fn script(&self, kind: OpKind) -> Form {
+        let sent = |known| if known { Sent::Sha } else { Sent::Text };
+        match kind {
+            OpKind::Clear => Form::ClearScript(sent(self.known.clear)),
+            OpKind::Adopt { .. } => Form::SwapScript(sent(self.known.adopt)),
+            OpKind::Acquire { .. } | OpKind::Renew { .. } => {
+                Form::SwapScript(sent(self.known.renew))
+            }
+        }
+    }
+
+    fn learn_script(&mut self, kind: OpKind, reply: &ReplyTo<'_, '_>) {
+        let known = match kind {
+            OpKind::Clear => &mut self.known.clear,
+            OpKind::Adopt { .. } => &mut self.known.adopt,
+            OpKind::Acquire { .. } | OpKind::Renew { .. } => &mut self.known.renew,
+        };
+        match reply.value.error().map(ServerError::of) {
+            None => *known = true,
+            Some(ServerError::NoScript) => *known = false,
+            Some(_) => {}
         }
     }
 
@@ -221,6 +263,11 @@ impl Dialect {
                 (Form::AcquireGet, ServerError::NoPerm) => {
                     self.may_read = false;
                     Verdict::Again(Form::Acquire)
+                }
+                (Form::Acquire, ServerError::NoPerm) => {
+                    // Not the reading, the key is not permitted: others may be, to be read as well.
+                    self.may_read = true;
+                    failed(error, false)
                 }
                 (Form::AcquireGet, ServerError::Other) => {
                     self.acquire_get = false;
@@ -275,14 +322,19 @@ impl Dialect {
                     self.may_read = false;
                     Verdict::Again(Form::Swap)
                 }
+                ServerError::NoPerm => {
+                    // Not the reading, the key is not permitted: others may be, to be read as well.
+                    self.may_read = true;
+                    failed(error, false)
+                }
                 // Not known here: nothing was executed.
                 ServerError::Other => {
                     self.swap = false;
-                    Verdict::Again(SCRIPT_SWAP)
+                    Verdict::Again(self.script(kind))
                 }
                 // A full server refuses SET, but lets a script set a TTL.
                 ServerError::OutOfMemory if matches!(kind, OpKind::Renew { .. }) => {
-                    Verdict::Again(SCRIPT_SWAP)
+                    Verdict::Again(self.script(kind))
                 }
                 // The key has another type: it is not ours.
                 ServerError::WrongType => refused(None),
@@ -305,6 +357,9 @@ impl Dialect {
         reply: &ReplyTo<'a, '_>,
         partial: &mut Partial,
     ) -> Verdict<'a> {
+        if let Form::ClearScript(_) = form {
+            self.learn_script(OpKind::Clear, reply);
+        }
         match (reply.value.error(), reply.value.as_int()) {
             (None, Some(n)) => partial.mine |= partial.replies == 0 && n > 0,
             (Some(text), _) => partial.error = Some(ServerError::of(text)),
@@ -322,31 +377,14 @@ impl Dialect {
                 Verdict::Again(Form::ClearScript(Sent::Text))
             }
             (Some(error), Form::ClearScript(_)) => failed(error, script_may_have_run(error)),
-            // Not known here, not permitted, or (Redis) the key has another type: the next form.
+            // Not known here, not permitted, or (Redis) the key has another type: the script.
             (Some(ServerError::Other | ServerError::NoPerm), _) => {
-                Verdict::Again(self.next_clear(form))
+                self.clear = SCRIPT_CLEAR;
+                Verdict::Again(self.form(OpKind::Clear))
             }
             // What was deleted before the error came is not found by the next clean-up.
             (Some(error), _) => failed(error, partial.mine),
         }
-    }
-
-    fn next_clear(&mut self, form: Form) -> Form {
-        if self.clear != form {
-            // Learned from an earlier reply, while this one was on its way.
-            return self.clear;
-        }
-        let other = if form == Form::Delex {
-            Form::Delifeq
-        } else {
-            Form::Delex
-        };
-        self.clear = if core::mem::take(&mut self.clear_untried) {
-            other
-        } else {
-            SCRIPT_CLEAR
-        };
-        self.clear
     }
 }
 
@@ -484,8 +522,7 @@ pub fn write(form: Form, leases: &Leases, id: LeaseId, kind: OpKind, out: &mut V
     }
 }
 
-const SCRIPT_SWAP: Form = Form::SwapScript(Sent::Sha);
-const SCRIPT_CLEAR: Form = Form::ClearScript(Sent::Sha);
+const SCRIPT_CLEAR: Form = Form::ClearScript(Sent::Text);
 
 fn judge_swap_script<'a>(sent: Sent, reply: &ReplyTo<'a, '_>) -> Verdict<'a> {
     if let Some(text) = reply.value.error() {

@@ -35,17 +35,30 @@ impl Binding for SimBinding {
     type Stream = SimStream;
     type Timer = SimTimer;
 
-    fn dial(&self, endpoint: &Endpoint) -> impl Future<Output = io::Result<SimStream>> + Send + 'static {
+    fn dial(
+        &self,
+        endpoint: &Endpoint,
+    ) -> impl Future<Output = io::Result<SimStream>> + Send + 'static {
         let host = match endpoint {
             Endpoint::Tcp { host, .. } => host.clone(),
             _ => String::new(),
         };
         let SimBinding { world, client } = self.clone();
-        Dial { world, client, host, connection: None }
+        Dial {
+            world,
+            client,
+            host,
+            connection: None,
+        }
     }
 
     fn timer(&self) -> SimTimer {
-        SimTimer { world: self.world.clone(), client: self.client, deadline: None, alarm: None }
+        SimTimer {
+            world: self.world.clone(),
+            client: self.client,
+            deadline: None,
+            alarm: None,
+        }
     }
 
     fn now(&self) -> Tick {
@@ -73,12 +86,20 @@ impl Future for Dial {
     type Output = io::Result<SimStream>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<SimStream>> {
-        let Dial { world, client, host, connection } = &mut *self;
+        let Dial {
+            world,
+            client,
+            host,
+            connection,
+        } = &mut *self;
         match world.poll_dial(*client, host, connection, cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(connection)) => {
                 self.connection = None;
-                Poll::Ready(Ok(SimStream { world: self.world.clone(), connection }))
+                Poll::Ready(Ok(SimStream {
+                    world: self.world.clone(),
+                    connection,
+                }))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
         }
@@ -123,7 +144,12 @@ impl Timer for SimTimer {
     }
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let SimTimer { world, client, deadline, alarm } = &mut *self;
+        let SimTimer {
+            world,
+            client,
+            deadline,
+            alarm,
+        } = &mut *self;
         match deadline {
             Some(deadline) => world.poll_timer(*client, *deadline, alarm, cx),
             None => Poll::Pending,

@@ -41,20 +41,34 @@ impl Executor {
     pub(crate) fn step(&mut self, rng: &mut Rng, runs: impl Fn(Owner) -> bool) -> bool {
         let candidates: Vec<usize> = {
             let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-            let may = |task: &usize| self.tasks[*task].as_ref().is_some_and(|(owner, _)| runs(*owner));
+            let may = |task: &usize| {
+                self.tasks[*task]
+                    .as_ref()
+                    .is_some_and(|(owner, _)| runs(*owner))
+            };
             ready.iter().copied().filter(may).collect()
         };
         if candidates.is_empty() {
             return false;
         }
         let task = candidates[(rng.next_u64() % candidates.len() as u64) as usize];
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != task);
-        let wakeup = Wakeup { task, ready: Arc::clone(&self.ready) };
+        self.ready
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|other| *other != task);
+        let wakeup = Wakeup {
+            task,
+            ready: Arc::clone(&self.ready),
+        };
         let waker = Waker::from(Arc::new(wakeup));
         let Some((owner, mut future)) = self.tasks[task].take() else {
             return true;
         };
-        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+        if future
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+        {
             self.tasks[task] = Some((owner, future));
         }
         true
@@ -62,13 +76,19 @@ impl Executor {
 
     /// Drops the tasks of a client: its process has died.
     pub(crate) fn kill(&mut self, client: usize) {
-        let dead = self.tasks.iter_mut().filter(|task| task.as_ref().is_some_and(|(owner, _)| *owner == Some(client)));
+        let dead = self.tasks.iter_mut().filter(|task| {
+            task.as_ref()
+                .is_some_and(|(owner, _)| *owner == Some(client))
+        });
         // Dropped outside the iteration's borrow of a single task: a drop may wake others.
         let dead: Vec<_> = dead.map(Option::take).collect();
         drop(dead);
     }
 
     fn wake(&self, task: usize) {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+        self.ready
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(task);
     }
 }

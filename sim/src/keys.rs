@@ -51,7 +51,8 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn expire(&mut self, now_ms: u64) {
-        self.entries.retain(|_, entry| entry.expires.is_none_or(|at| at > now_ms));
+        self.entries
+            .retain(|_, entry| entry.expires.is_none_or(|at| at > now_ms));
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Vec<u8>, &Entry)> {
@@ -91,7 +92,9 @@ impl Keys {
         Reply::Int(match self.entries.get(key) {
             None => -2,
             Some(Entry { expires: None, .. }) => -1,
-            Some(Entry { expires: Some(at), .. }) => at.saturating_sub(now_ms) as i64,
+            Some(Entry {
+                expires: Some(at), ..
+            }) => at.saturating_sub(now_ms) as i64,
         })
     }
 
@@ -156,12 +159,24 @@ impl SetOptions {
                     None => return error(SYNTAX),
                 },
                 unit @ (b"PX" | b"EX") => {
-                    let Some(ttl) = words.next() else { return error(SYNTAX) };
-                    let Some(ttl) = std::str::from_utf8(ttl).ok().and_then(|ttl| ttl.parse::<i64>().ok()) else {
+                    let Some(ttl) = words.next() else {
+                        return error(SYNTAX);
+                    };
+                    let Some(ttl) = std::str::from_utf8(ttl)
+                        .ok()
+                        .and_then(|ttl| ttl.parse::<i64>().ok())
+                    else {
                         return error("ERR value is not an integer or out of range");
                     };
-                    let ms = if unit == b"PX" { Some(ttl) } else { ttl.checked_mul(1000) };
-                    match ms.and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0 && *ms < 1 << 62) {
+                    let ms = if unit == b"PX" {
+                        Some(ttl)
+                    } else {
+                        ttl.checked_mul(1000)
+                    };
+                    match ms
+                        .and_then(|ms| u64::try_from(ms).ok())
+                        .filter(|ms| *ms > 0 && *ms < 1 << 62)
+                    {
                         Some(ms) => options.ttl_ms = Some(ms),
                         None => return error("ERR invalid expire time in 'set' command"),
                     }

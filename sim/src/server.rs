@@ -97,7 +97,9 @@ impl Server {
     /// Takes the first whole command out of `bytes`.
     pub(crate) fn parse(bytes: &[u8]) -> Option<(Vec<Vec<u8>>, usize)> {
         let (frame, len) = resp2::decode::decode(bytes).ok()??;
-        let OwnedFrame::Array(words) = frame else { return None };
+        let OwnedFrame::Array(words) = frame else {
+            return None;
+        };
         let words = words.into_iter().map(|word| match word {
             OwnedFrame::BulkString(bytes) => bytes,
             _ => Vec::new(),
@@ -109,7 +111,10 @@ impl Server {
     pub(crate) fn execute(&mut self, now: Tick, words: &[Vec<u8>], resp3: &mut bool) -> Reply {
         let now_ms = self.now_ms(now);
         self.keys.expire(now_ms);
-        let name = words.first().map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+        let name = words
+            .first()
+            .map(|word| word.to_ascii_uppercase())
+            .unwrap_or_default();
         if let Some(error) = self.refusal(&name) {
             return Reply::Error(error.to_owned());
         }
@@ -117,43 +122,68 @@ impl Server {
         match (name.as_slice(), args) {
             (b"HELLO", args) => self.hello(args, resp3),
             (b"AUTH", [.., password]) => {
-                let right = self.password.as_deref().is_none_or(|own| own.as_bytes() == password.as_slice());
-                if right { Reply::Ok } else { Reply::Error("WRONGPASS invalid username-password pair".to_owned()) }
+                let right = self
+                    .password
+                    .as_deref()
+                    .is_none_or(|own| own.as_bytes() == password.as_slice());
+                if right {
+                    Reply::Ok
+                } else {
+                    Reply::Error("WRONGPASS invalid username-password pair".to_owned())
+                }
             }
             (b"SELECT" | b"CLIENT", _) => Reply::Ok,
             (b"PING", []) => Reply::Simple("PONG"),
             (b"SET", args) => self.keys.set(self.dialect, args, now_ms),
             (b"GET", [key]) => self.keys.get(key),
             (b"PTTL", [key]) => self.keys.pttl(key, now_ms),
-            (b"EXISTS", [key]) => Reply::Int(i64::from(self.keys.pttl(key, now_ms) != Reply::Int(-2))),
+            (b"EXISTS", [key]) => {
+                Reply::Int(i64::from(self.keys.pttl(key, now_ms) != Reply::Int(-2)))
+            }
             (b"DEL", [key]) => Reply::Int(i64::from(self.keys.remove(key))),
             (b"DELEX", [key, ifeq, value])
                 if self.dialect == Dialect::Redis8 && ifeq.eq_ignore_ascii_case(b"IFEQ") =>
             {
                 match self.keys.delete_if(key, value) {
                     Ok(deleted) => Reply::Int(i64::from(deleted)),
-                    Err(_) => Reply::Error("ERR Key should be of string type if conditions are specified".to_owned()),
+                    Err(_) => Reply::Error(
+                        "ERR Key should be of string type if conditions are specified".to_owned(),
+                    ),
                 }
             }
-            (b"DELIFEQ", [key, value]) if self.dialect == Dialect::Valkey9 => {
-                self.keys.delete_if(key, value).map_or_else(|error| error, |deleted| Reply::Int(i64::from(deleted)))
-            }
+            (b"DELIFEQ", [key, value]) if self.dialect == Dialect::Valkey9 => self
+                .keys
+                .delete_if(key, value)
+                .map_or_else(|error| error, |deleted| Reply::Int(i64::from(deleted))),
             (b"EVALSHA", [sha, count, rest @ ..]) if count == b"1" => {
-                match self.scripts.iter().copied().find(|known| known.as_bytes() == sha.as_slice()) {
+                match self
+                    .scripts
+                    .iter()
+                    .copied()
+                    .find(|known| known.as_bytes() == sha.as_slice())
+                {
                     Some(sha) => self.script(sha, rest, now_ms),
-                    None => Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned()),
+                    None => {
+                        Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned())
+                    }
                 }
             }
             (b"EVAL", [text, count, rest @ ..]) if count == b"1" => {
                 let known = [&plan::RENEW, &plan::ADOPT, &plan::CLEAR];
-                match known.into_iter().find(|script| script.text.as_bytes() == text.as_slice()) {
+                match known
+                    .into_iter()
+                    .find(|script| script.text.as_bytes() == text.as_slice())
+                {
                     Some(script) => {
                         if !self.scripts.contains(&script.sha) {
                             self.scripts.push(script.sha);
                         }
                         self.script(script.sha, rest, now_ms)
                     }
-                    None => Reply::Error("ERR the simulated server knows only the scripts of this library".to_owned()),
+                    None => Reply::Error(
+                        "ERR the simulated server knows only the scripts of this library"
+                            .to_owned(),
+                    ),
                 }
             }
             _ => Reply::Error(format!(
@@ -164,24 +194,40 @@ impl Server {
     }
 
     fn refusal(&self, name: &[u8]) -> Option<&'static str> {
-        let writes = !matches!(name, b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT" | b"PING" | b"GET" | b"PTTL" | b"EXISTS");
+        let writes = !matches!(
+            name,
+            b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT" | b"PING" | b"GET" | b"PTTL" | b"EXISTS"
+        );
         let talks = matches!(name, b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT");
         match self.mood {
-            Mood::ReadOnly if writes => Some("READONLY You can't write against a read only replica."),
+            Mood::ReadOnly if writes => {
+                Some("READONLY You can't write against a read only replica.")
+            }
             Mood::Loading if !talks => Some("LOADING Redis is loading the dataset in memory"),
             Mood::Busy if !talks => Some("BUSY Redis is busy running a script."),
             Mood::MasterDown if !talks => Some("MASTERDOWN Link with MASTER is down."),
             Mood::NoReplicas if writes => Some("NOREPLICAS Not enough good replicas to write."),
-            Mood::TryAgain if writes => Some("TRYAGAIN Multiple keys request during rehashing of slot"),
-            Mood::OutOfMemory if name == b"SET" => Some("OOM command not allowed when used memory > 'maxmemory'."),
+            Mood::TryAgain if writes => {
+                Some("TRYAGAIN Multiple keys request during rehashing of slot")
+            }
+            Mood::OutOfMemory if name == b"SET" => {
+                Some("OOM command not allowed when used memory > 'maxmemory'.")
+            }
             _ => None,
         }
     }
 
     fn hello(&mut self, args: &[Vec<u8>], resp3: &mut bool) -> Reply {
-        let given = args.iter().position(|word| word.eq_ignore_ascii_case(b"AUTH")).and_then(|at| args.get(at + 2));
+        let given = args
+            .iter()
+            .position(|word| word.eq_ignore_ascii_case(b"AUTH"))
+            .and_then(|at| args.get(at + 2));
         match (&self.password, given) {
-            (Some(_), None) => return Reply::Error("NOAUTH HELLO must be called with the client authenticated".to_owned()),
+            (Some(_), None) => {
+                return Reply::Error(
+                    "NOAUTH HELLO must be called with the client authenticated".to_owned(),
+                );
+            }
             (Some(own), Some(given)) if own.as_bytes() != given.as_slice() => {
                 return Reply::Error("WRONGPASS invalid username-password pair".to_owned());
             }
@@ -215,19 +261,34 @@ impl Server {
             None if clears => return Reply::Int(0),
             None => return Reply::Null,
             Some(value) if value != *expected => {
-                return if clears { Reply::Int(0) } else { Reply::Bulk(value) };
+                return if clears {
+                    Reply::Int(0)
+                } else {
+                    Reply::Bulk(value)
+                };
             }
             Some(_) => {}
         }
         let reply = if clears {
             Reply::Int(i64::from(self.keys.remove(key)))
         } else {
-            let ms = rest.first().and_then(|ms| std::str::from_utf8(ms).ok()).and_then(|ms| ms.parse::<u64>().ok());
-            let value = if sha == plan::ADOPT.sha { rest.get(1) } else { Some(expected) };
+            let ms = rest
+                .first()
+                .and_then(|ms| std::str::from_utf8(ms).ok())
+                .and_then(|ms| ms.parse::<u64>().ok());
+            let value = if sha == plan::ADOPT.sha {
+                rest.get(1)
+            } else {
+                Some(expected)
+            };
             let (Some(ms), Some(value)) = (ms, value) else {
                 return Reply::Error("ERR value is not an integer or out of range".to_owned());
             };
-            self.keys.put(key, crate::keys::Held::Text(value.clone()), Some(now_ms + ms));
+            self.keys.put(
+                key,
+                crate::keys::Held::Text(value.clone()),
+                Some(now_ms + ms),
+            );
             Reply::Int(1)
         };
         if std::mem::take(&mut self.script_fails) {
@@ -240,7 +301,11 @@ impl Server {
 
 /// Puts a reply into bytes.
 pub(crate) fn encode(reply: &Reply, resp3: bool) -> Vec<u8> {
-    if resp3 { encode_resp3(reply) } else { encode_resp2(reply) }
+    if resp3 {
+        encode_resp3(reply)
+    } else {
+        encode_resp2(reply)
+    }
 }
 
 fn encode_resp2(reply: &Reply) -> Vec<u8> {
@@ -252,9 +317,12 @@ fn encode_resp2(reply: &Reply) -> Vec<u8> {
         Reply::Int(n) => OwnedFrame::Integer(*n),
         Reply::Bulk(bytes) => OwnedFrame::BulkString(bytes.clone()),
         Reply::Error(text) => OwnedFrame::Error(text.clone()),
-        Reply::Greeting(pairs) => {
-            OwnedFrame::Array(pairs.iter().flat_map(|(key, value)| [bulk(key), greeting_value(value)]).collect())
-        }
+        Reply::Greeting(pairs) => OwnedFrame::Array(
+            pairs
+                .iter()
+                .flat_map(|(key, value)| [bulk(key), greeting_value(value)])
+                .collect(),
+        ),
     };
     let mut out = vec![0; frame.encode_len(false)];
     let len = resp2::encode::encode(&mut out, &frame, false).unwrap_or(0);
@@ -273,21 +341,36 @@ fn greeting_value(value: &str) -> OwnedFrame {
 fn encode_resp3(reply: &Reply) -> Vec<u8> {
     use resp3::types::{OwnedFrame as Frame, Resp3Frame as _};
 
-    let bulk = |data: &[u8]| Frame::BlobString { data: data.to_vec(), attributes: None };
-    let simple = |text: &str| Frame::SimpleString { data: text.as_bytes().to_vec(), attributes: None };
+    let bulk = |data: &[u8]| Frame::BlobString {
+        data: data.to_vec(),
+        attributes: None,
+    };
+    let simple = |text: &str| Frame::SimpleString {
+        data: text.as_bytes().to_vec(),
+        attributes: None,
+    };
     let frame = match reply {
         Reply::Ok => simple("OK"),
         Reply::Simple(text) => simple(text),
         Reply::Null => Frame::Null,
-        Reply::Int(n) => Frame::Number { data: *n, attributes: None },
+        Reply::Int(n) => Frame::Number {
+            data: *n,
+            attributes: None,
+        },
         Reply::Bulk(bytes) => bulk(bytes),
-        Reply::Error(text) => Frame::SimpleError { data: text.clone(), attributes: None },
+        Reply::Error(text) => Frame::SimpleError {
+            data: text.clone(),
+            attributes: None,
+        },
         Reply::Greeting(pairs) => {
             // Pair by pair: a map of that library has no order, and a run must repeat to the byte.
             let mut out = format!("%{}\r\n", pairs.len()).into_bytes();
             for (key, value) in pairs {
                 out.extend(encode_resp3(&Reply::Bulk(key.as_bytes().to_vec())));
-                out.extend(encode_resp3(&value.parse().map_or_else(|_| Reply::Bulk(value.clone().into_bytes()), Reply::Int)));
+                out.extend(encode_resp3(&value.parse().map_or_else(
+                    |_| Reply::Bulk(value.clone().into_bytes()),
+                    Reply::Int,
+                )));
             }
             return out;
         }

@@ -95,8 +95,15 @@ struct Machine {
 
 enum Happening {
     Wake(Waker),
-    Arrive { connection: usize, to_server: bool, bytes: Vec<u8> },
-    End { connection: usize, to_server: bool },
+    Arrive {
+        connection: usize,
+        to_server: bool,
+        bytes: Vec<u8>,
+    },
+    End {
+        connection: usize,
+        to_server: bool,
+    },
 }
 
 impl Sim {
@@ -118,7 +125,12 @@ impl Sim {
             happened: 0,
             trace: None,
         };
-        Sim { world: World(Arc::new(Mutex::new(inner))), executor: Executor::default(), rng, polls: 0 }
+        Sim {
+            world: World(Arc::new(Mutex::new(inner))),
+            executor: Executor::default(),
+            rng,
+            polls: 0,
+        }
     }
 
     /// A handle on the world.
@@ -145,7 +157,10 @@ impl Sim {
     ///
     /// # Panics
     /// When nothing is left that could ever happen and the future is not done: a missed wake-up.
-    pub fn block_on<T: Send + 'static>(&mut self, future: impl Future<Output = T> + Send + 'static) -> T {
+    pub fn block_on<T: Send + 'static>(
+        &mut self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> T {
         let result = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&result);
         self.executor.spawn(
@@ -159,7 +174,11 @@ impl Sim {
             if let Some(value) = result.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 return value;
             }
-            assert!(self.step(), "seed {}: nothing is left to happen: a wake-up was missed", self.world.lock().seed);
+            assert!(
+                self.step(),
+                "seed {}: nothing is left to happen: a wake-up was missed",
+                self.world.lock().seed
+            );
         }
     }
 
@@ -174,7 +193,11 @@ impl Sim {
         let (spawned, dead, paused) = {
             let mut inner = self.world.lock();
             let paused: Vec<bool> = inner.clients.iter().map(|client| client.paused).collect();
-            (std::mem::take(&mut inner.spawned), std::mem::take(&mut inner.dead), paused)
+            (
+                std::mem::take(&mut inner.spawned),
+                std::mem::take(&mut inner.dead),
+                paused,
+            )
         };
         for (owner, task) in spawned {
             self.executor.spawn(owner, task);
@@ -182,7 +205,9 @@ impl Sim {
         for client in dead {
             self.executor.kill(client);
         }
-        if self.executor.step(&mut self.rng, |owner| owner.is_none_or(|client| !paused[client])) {
+        if self.executor.step(&mut self.rng, |owner| {
+            owner.is_none_or(|client| !paused[client])
+        }) {
             self.polls += 1;
             return true;
         }
@@ -204,8 +229,13 @@ impl World {
     pub fn server(&self, host: &str, dialect: Dialect) -> ServerHandle {
         let mut inner = self.lock();
         let clock = Clock::new(inner.now, SERVER_EPOCH, 0);
-        inner.servers.push((host.to_owned(), Server::new(dialect, clock)));
-        ServerHandle { world: self.clone(), id: inner.servers.len() - 1 }
+        inner
+            .servers
+            .push((host.to_owned(), Server::new(dialect, clock)));
+        ServerHandle {
+            world: self.clone(),
+            id: inner.servers.len() - 1,
+        }
     }
 
     /// A client whose clock runs true.
@@ -217,8 +247,14 @@ impl World {
     pub fn client_with_drift(&self, ppm: i64) -> Client {
         let mut inner = self.lock();
         let clock = Clock::new(inner.now, Duration::ZERO, ppm);
-        inner.clients.push(Machine { clock, paused: false });
-        Client { world: self.clone(), id: inner.clients.len() - 1 }
+        inner.clients.push(Machine {
+            clock,
+            paused: false,
+        });
+        Client {
+            world: self.clone(),
+            id: inner.clients.len() - 1,
+        }
     }
 
     /// True time since the beginning.
@@ -229,7 +265,11 @@ impl World {
     /// Waits in true time.
     pub fn sleep(&self, span: Duration) -> Sleep {
         let until = self.lock().now + span;
-        Sleep { world: self.clone(), until, alarm: None }
+        Sleep {
+            world: self.clone(),
+            until,
+            alarm: None,
+        }
     }
 
     /// Runs a task that belongs to no client: it is never paused.
@@ -291,7 +331,9 @@ impl World {
         if clock.read(now) >= deadline.as_micros() {
             return Poll::Ready(());
         }
-        let at = clock.when(now, deadline.as_micros()).max(now + Duration::from_micros(1));
+        let at = clock
+            .when(now, deadline.as_micros())
+            .max(now + Duration::from_micros(1));
         *alarm = Some(inner.put(at, Happening::Wake(cx.waker().clone())));
         Poll::Pending
     }
@@ -316,7 +358,10 @@ impl World {
                 Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into()))
             } else if link.silent {
                 // Like a SYN that is sent again every second.
-                inner.put(now + Duration::from_millis(100), Happening::Wake(cx.waker().clone()));
+                inner.put(
+                    now + Duration::from_millis(100),
+                    Happening::Wake(cx.waker().clone()),
+                );
                 Poll::Pending
             } else {
                 Poll::Ready(Ok(id))
@@ -340,7 +385,12 @@ impl World {
         Poll::Pending
     }
 
-    pub(crate) fn poll_read(&self, id: usize, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(crate) fn poll_read(
+        &self,
+        id: usize,
+        cx: &mut Context<'_>,
+        bytes: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         let mut inner = self.lock();
         let pipe = &mut inner.connections[id].down;
         if pipe.inbox.is_empty() {
@@ -421,12 +471,18 @@ impl Client {
 
     /// The binding of this client, for `connect_with` and `memory_with`.
     pub fn binding(&self) -> SimBinding {
-        SimBinding { world: self.world.clone(), client: self.id }
+        SimBinding {
+            world: self.world.clone(),
+            client: self.id,
+        }
     }
 
     /// Runs a task in this client's process: it stands still while the client is paused.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.world.lock().spawned.push((Some(self.id), Box::pin(task)));
+        self.world
+            .lock()
+            .spawned
+            .push((Some(self.id), Box::pin(task)));
     }
 
     /// Its number, in the order of being made.
@@ -460,7 +516,10 @@ impl Client {
         let mut inner = self.world.lock();
         inner.dead.push(self.id);
         let connections = 0..inner.connections.len();
-        for id in connections.filter(|id| inner.connections[*id].client == self.id).collect::<Vec<_>>() {
+        for id in connections
+            .filter(|id| inner.connections[*id].client == self.id)
+            .collect::<Vec<_>>()
+        {
             inner.abort(id);
         }
     }
@@ -475,7 +534,8 @@ impl Client {
         let mut inner = self.world.lock();
         for id in 0..inner.connections.len() {
             let connection = &inner.connections[id];
-            if connection.client == self.id && connection.server == server.id && !connection.dropped {
+            if connection.client == self.id && connection.server == server.id && !connection.dropped
+            {
                 inner.end(id, false);
                 inner.end(id, true);
             }
@@ -553,7 +613,11 @@ impl ServerHandle {
     pub fn set(&self, key: &str, value: &str, ttl: Option<Duration>) {
         self.with(|server, now| {
             let expires = ttl.map(|ttl| server.now_ms(now) + ttl.as_millis() as u64);
-            server.keys.put(key.as_bytes(), Held::Text(value.as_bytes().to_vec()), expires);
+            server.keys.put(
+                key.as_bytes(),
+                Held::Text(value.as_bytes().to_vec()),
+                expires,
+            );
         });
     }
 
@@ -603,7 +667,11 @@ impl ServerHandle {
                     Held::Text(value) => show(value),
                     Held::List => "(a list)".to_owned(),
                 };
-                (show(key), value, entry.expires.map(|at| Duration::from_millis(at - now_ms)))
+                (
+                    show(key),
+                    value,
+                    entry.expires.map(|at| Duration::from_millis(at - now_ms)),
+                )
             });
             keys.collect()
         })
@@ -636,7 +704,11 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Sleep { world, until, alarm } = &mut *self;
+        let Sleep {
+            world,
+            until,
+            alarm,
+        } = &mut *self;
         let mut inner = world.lock();
         inner.cancel(alarm);
         if inner.now >= *until {
@@ -670,13 +742,23 @@ impl Inner {
     fn happen(&mut self, happening: Happening) -> Vec<Waker> {
         match happening {
             Happening::Wake(waker) => vec![waker],
-            Happening::Arrive { connection, to_server, bytes } => self.arrive(connection, to_server, bytes),
-            Happening::End { connection, to_server } => self.ended(connection, to_server),
+            Happening::Arrive {
+                connection,
+                to_server,
+                bytes,
+            } => self.arrive(connection, to_server, bytes),
+            Happening::End {
+                connection,
+                to_server,
+            } => self.ended(connection, to_server),
         }
     }
 
     fn link(&self, client: usize, server: usize) -> Link {
-        self.links.get(&(client, server)).cloned().unwrap_or_default()
+        self.links
+            .get(&(client, server))
+            .cloned()
+            .unwrap_or_default()
     }
 
     fn latency(&mut self, client: usize, server: usize) -> Duration {
@@ -699,7 +781,14 @@ impl Inner {
             }
             pipe.last_arrival = arrival.max(pipe.last_arrival);
             let at = Tick::from_micros(pipe.last_arrival);
-            self.put(at, Happening::Arrive { connection: id, to_server, bytes: piece.to_vec() });
+            self.put(
+                at,
+                Happening::Arrive {
+                    connection: id,
+                    to_server,
+                    bytes: piece.to_vec(),
+                },
+            );
         }
     }
 
@@ -745,7 +834,13 @@ impl Inner {
         let pipe = self.pipe(id, to_server);
         pipe.last_arrival = arrival.max(pipe.last_arrival);
         let at = Tick::from_micros(pipe.last_arrival);
-        self.put(at, Happening::End { connection: id, to_server });
+        self.put(
+            at,
+            Happening::End {
+                connection: id,
+                to_server,
+            },
+        );
     }
 
     /// The client resets a connection. What is under way is taken back, or arrives later all the same.
@@ -754,10 +849,13 @@ impl Inner {
             return;
         }
         let link = self.link(self.connections[id].client, self.connections[id].server);
-        let under_way = |happening: &Happening| {
-            matches!(happening, Happening::Arrive { connection, to_server: true, .. } if *connection == id)
-        };
-        let keys: Vec<_> = self.agenda.iter().filter(|(_, what)| under_way(what)).map(|(key, _)| *key).collect();
+        let under_way = |happening: &Happening| matches!(happening, Happening::Arrive { connection, to_server: true, .. } if *connection == id);
+        let keys: Vec<_> = self
+            .agenda
+            .iter()
+            .filter(|(_, what)| under_way(what))
+            .map(|(key, _)| *key)
+            .collect();
         let mut late: Vec<Vec<u8>> = Vec::new();
         for key in keys {
             if let Some(Happening::Arrive { bytes, .. }) = self.agenda.remove(&key) {
@@ -771,10 +869,23 @@ impl Inner {
         };
         let mut at = self.now + delay;
         for bytes in late {
-            self.put(at, Happening::Arrive { connection: id, to_server: true, bytes });
+            self.put(
+                at,
+                Happening::Arrive {
+                    connection: id,
+                    to_server: true,
+                    bytes,
+                },
+            );
             at = at + Duration::from_micros(1);
         }
-        self.put(at, Happening::End { connection: id, to_server: true });
+        self.put(
+            at,
+            Happening::End {
+                connection: id,
+                to_server: true,
+            },
+        );
     }
 
     fn change_link(&mut self, client: usize, server: usize, change: impl FnOnce(&mut Link)) {
@@ -801,7 +912,11 @@ impl Inner {
 
     fn pipe(&mut self, id: usize, to_server: bool) -> &mut Pipe {
         let connection = &mut self.connections[id];
-        if to_server { &mut connection.up } else { &mut connection.down }
+        if to_server {
+            &mut connection.up
+        } else {
+            &mut connection.down
+        }
     }
 
     fn serve_all(&mut self, server: usize) {
@@ -821,7 +936,9 @@ impl Inner {
                 return;
             }
             let bytes = connection.up.inbox.make_contiguous();
-            let Some((words, len)) = Server::parse(bytes) else { return };
+            let Some((words, len)) = Server::parse(bytes) else {
+                return;
+            };
             connection.up.inbox.drain(..len);
             let mut reply = server.execute(self.now, &words, &mut connection.resp3);
             if std::mem::take(&mut server.repeats) {
@@ -836,8 +953,17 @@ impl Inner {
             };
             let bytes = encode(&reply, connection.resp3);
             if self.trace.is_some() {
-                let words: Vec<_> = executed.command.iter().map(|word| String::from_utf8_lossy(word)).collect();
-                let line = format!("client {} connection {id}: {} -> {}", executed.client, words.join(" "), executed.answer);
+                let words: Vec<_> = executed
+                    .command
+                    .iter()
+                    .map(|word| String::from_utf8_lossy(word))
+                    .collect();
+                let line = format!(
+                    "client {} connection {id}: {} -> {}",
+                    executed.client,
+                    words.join(" "),
+                    executed.answer
+                );
                 self.write(&line);
             }
             let connection = &self.connections[id];
@@ -857,4 +983,3 @@ impl Inner {
         }
     }
 }
-

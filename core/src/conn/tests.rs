@@ -427,3 +427,13 @@ proptest! {
 
 /// The length of `PING` with three digits.
 const PING: usize = 4 + 10 + 9;
+
+#[test]
+fn what_a_server_says_never_shows_the_password() {
+    let mut conn: Conn<u32> = Conn::new(config(Some("app"), Some("hunter2"), 0, None));
+    conn.open();
+    sent(&mut conn);
+    feed(&mut conn, b"-WRONGPASS what is AUTH app hunter2?\r\n");
+    assert!(conn.poll().is_err());
+    assert_eq!(conn.fault_text(), b"WRONGPASS what is AUTH app ");
+}

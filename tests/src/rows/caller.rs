@@ -91,7 +91,6 @@ fn while_queued(context: &mut Context) -> Result<(), Failure> {
     let mut watch = Watch::start(server)?;
     let mut client = server.client()?;
     let key = key_of(NAME);
-    known(&server.url())?;
     let tenure = Tenure::connect(&server.url(), "me")?;
     let lock = tenure.hold(NAME, MINUTE)?;
     let value = client.get(&key)?;
@@ -174,19 +173,10 @@ fn after_the_grant(context: &mut Context) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Releases a lock, so that a server that needs a script for it knows the script: who is gone when the server asks for
-/// it cannot send it.
-fn known(url: &str) -> Result<(), Failure> {
-    let tenure = Tenure::connect(url, "me")?;
-    let lock = tenure.hold(NAME, MINUTE)?;
-    tenure.release(lock)
-}
-
 fn at_the_end_of_main(context: &mut Context) -> Result<(), Failure> {
     let server = context.server()?;
     let mut client = server.client()?;
     let key = key_of(NAME);
-    known(&server.url())?;
     for times in 0..TIMES {
         let how = ["end", "end-of-threads"][times % 2];
         let mut program = Program::start(how, &server.url())?;
@@ -210,7 +200,6 @@ fn while_panicking(context: &mut Context) -> Result<(), Failure> {
     let server = context.server()?;
     let mut client = server.client()?;
     let key = key_of(NAME);
-    known(&server.url())?;
     for times in 0..TIMES {
         let how = ["panic", "panic-of-threads", "panic-in-a-task"][times % 3];
         let mut program = Program::start(how, &server.url())?;
@@ -276,7 +265,6 @@ fn after_the_runtime_ended(context: &mut Context) -> Result<(), Failure> {
     let server = context.server()?;
     let mut client = server.client()?;
     let key = key_of(NAME);
-    known(&server.url())?;
     for times in 0..TIMES {
         let (runtime, locks, lock) = on_a_runtime(times, &server.url())?;
         assert!(lock.is_held() && client.exists(&key)?);
@@ -319,7 +307,6 @@ fn under_living_locks(context: &mut Context) -> Result<(), Failure> {
     let server = context.server()?;
     let mut watch = Watch::start(server)?;
     let mut client = server.client()?;
-    known(&server.url())?;
     for times in 0..TIMES {
         let (runtime, locks, lock) = on_a_runtime(times, &server.url())?;
         let mut waiting = Box::pin(locks.acquire(NAME));
