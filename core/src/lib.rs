@@ -20,6 +20,8 @@
 //!
 //! No input bytes and no `now` make it panic.
 #![no_std]
+// Without `alloc` half of what the pages link to is not there.
+#![cfg_attr(not(feature = "alloc"), allow(rustdoc::broken_intra_doc_links))]
 
 #[cfg(feature = "alloc")]
 extern crate alloc;

@@ -1,4 +1,4 @@
-//! Many leases on one connection: [`leases`](crate::leases), [`plan`](crate::plan) and
+//! Many leases on one connection: [`leases`], [`plan`] and
 //! [`conn`](crate::conn) composed, with the reconnecting.
 //!
 //! A driver owns a transport and a clock and does this, over and over:

@@ -152,10 +152,10 @@ impl World {
 
     /// When the last notice that is no renewal was told, and what.
     pub(super) fn end(&self, id: LeaseId) -> (Tick, &Notice) {
-        let of = self.notices.iter().filter(|(_, other, notice)| {
+        let mut of = self.notices.iter().filter(|(_, other, notice)| {
             *other == id && !matches!(notice, Notice::Renewed { .. } | Notice::RenewalFailed(_))
         });
-        let (tick, _, notice) = of.last().expect("something was told");
+        let (tick, _, notice) = of.next_back().expect("something was told");
         (*tick, notice)
     }
 
