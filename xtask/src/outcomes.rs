@@ -254,11 +254,11 @@ fn functions(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The ids in the registrations of a file of scenarios, `("some-id", ..)`.
+/// The ids in the registrations of a file of scenarios, `("some-id", ..)`, on one line or several.
 fn scenarios(text: &str) -> impl Iterator<Item = String> {
-    text.lines().filter_map(|line| {
-        let (id, _) = line.trim_start().strip_prefix("(\"")?.split_once('"')?;
-        is_kebab(id).then(|| id.to_owned())
+    text.split('(').filter_map(|rest| {
+        let (id, after) = rest.trim_start().strip_prefix('"')?.split_once('"')?;
+        (is_kebab(id) && after.starts_with(',')).then(|| id.to_owned())
     })
 }
 
