@@ -5,6 +5,7 @@
 mod apt;
 mod core_rules;
 mod fetch;
+mod freestanding;
 mod steps;
 mod test;
 
@@ -26,6 +27,7 @@ Usage: cargo xtask COMMAND
   servers [--without KIND]...
                         find or fetch the real servers and say which they are
   outcomes [--check]    make docs/outcomes.md from tests/outcomes.toml, or say what is wrong with either
+  freestanding          build and run the core in a program without a standard library
   core-rules            check that the core depends on nothing and names no clock, runtime or randomness
 
 KIND is redis-7.0, redis-8.6, valkey-8.1 or valkey-9.1. The servers are kept in the folder TENURE_SERVERS,
@@ -56,6 +58,7 @@ fn run(arguments: &[String]) -> Result<(), String> {
         ["outcomes"] => outcomes(&root, false),
         ["outcomes", "--check"] => outcomes(&root, true),
         ["core-rules"] => core_rules::check(&root),
+        ["freestanding"] => freestanding::check(&root),
         _ => Err(format!("unknown: {}\n\n{HELP}", rest.join(" "))),
     }
 }

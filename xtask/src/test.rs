@@ -13,6 +13,7 @@ use xtask::servers::{Manifest, ServerKind, WITHOUT_VARIABLE};
 
 use crate::core_rules;
 use crate::fetch;
+use crate::freestanding;
 use crate::steps::Steps;
 
 /// How much to run.
@@ -104,6 +105,11 @@ fn core(root: &Path, steps: &mut Steps, nextest: bool) -> Result<(), String> {
     steps.step("core rules", "cargo xtask core-rules", || {
         core_rules::check(root)
     })?;
+    steps.step(
+        "core without a standard library",
+        "cargo xtask freestanding",
+        || freestanding::check(root),
+    )?;
     steps.step("outcome table", "cargo xtask outcomes --check", || {
         crate::outcomes(root, true)
     })
