@@ -54,10 +54,14 @@ fn life(server: &Server, proxy: &Proxy, url: &str, lease: Duration) -> Result<Te
     let attempt = other.wait(other.locks().try_acquire(NAME))??;
     let holder = attempt.holder().ok_or("granted a second time")?;
     assert_eq!(holder.label.as_deref(), Some("me"));
+    // Twice: a script goes in full the first time, and by its SHA after that.
+    tenure.wait(lock.renew_now())??;
     tenure.wait(lock.renew_now())??;
     let waiting = other.spawn(other.locks().lock(NAME).lease(lease).acquire());
     tenure.release(lock)?;
     let lock = other.wait(waiting)???;
+    other.release(lock)?;
+    let lock = other.hold(NAME, lease)?;
     other.release(lock)?;
 
     // The reply to an acquire is lost with its connection: its key is taken over.
