@@ -224,7 +224,7 @@ impl Lease {
     /// the lease's own limit for renewals, the general one for the rest.
     pub fn reply_limit(&self, kind: OpKind) -> Duration {
         match kind {
-            OpKind::Renew { .. } => self.terms.reply_limit(),
+            OpKind::Renew { .. } if self.state != State::Confirming => self.terms.reply_limit(),
             _ => REPLY_LIMIT,
         }
     }

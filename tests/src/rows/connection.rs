@@ -17,6 +17,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
     ("connection-late-delivery", late_delivery),
     ("reply-in-pieces", reply_in_pieces),
     ("reply-slow", reply_slow),
+    ("reply-slower-than-the-lease", reply_slower_than_the_lease),
     ("connection-refused", refused),
     ("connection-black-hole", black_hole),
 ];
@@ -368,6 +369,32 @@ fn reply_slow(context: &mut Context) -> Result<(), Failure> {
     assert_eq!(scene.tenure.told().renewals(), 0);
     scene.is_one_hold()?;
     scene.ends_well(lock)
+}
+
+fn reply_slower_than_the_lease(context: &mut Context) -> Result<(), Failure> {
+    let mut scene = Scene::set(context)?;
+    // The grant is worth little when it arrives, and its confirmation is worth no more.
+    scene.proxy.delay(Side::ToClient, SHORT * 4 / 5);
+    for waits in [false, true] {
+        let request = scene.tenure.locks().lock(NAME).lease(SHORT);
+        let outcome = match waits {
+            true => scene.tenure.wait(request.acquire())?.map(drop),
+            false => scene.tenure.wait(request.try_acquire())?.map(drop),
+        };
+        let error = outcome.err().ok_or("granted, with hardly anything left")?;
+        let Error::Unavailable(Reason::Failure { failure, .. }) = &error else {
+            return Err(format!("{error:?}").into());
+        };
+        assert_eq!(*failure, Fault::SlowReplies);
+        assert!(error.to_string().contains("longer lease"), "{error}");
+        // Cleared, without waiting for the answer to that.
+        let client = &mut scene.client;
+        assert!(eventually(SHORT / 2, || {
+            client.keys().is_ok_and(|keys| keys.is_empty())
+        }));
+    }
+
+    Ok(())
 }
 
 fn refused(context: &mut Context) -> Result<(), Failure> {
