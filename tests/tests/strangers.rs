@@ -257,6 +257,23 @@ fn attempts_without_an_answer_are_few_and_all_of_them_cleared() -> Outcome {
 }
 
 #[test]
+fn attempts_without_an_answer_do_not_say_that_somebody_holds_it() -> Outcome {
+    let set = |call: &Call| call.is("SET") && call.has("NX");
+    // The reply is overdue once, more than once, or not yet when the wait ends.
+    for wait in [LIMIT * 3 / 2, LIMIT * 7 / 2, LIMIT / 2] {
+        let server = serve(model().fault(1..=usize::MAX, set, Answer::stall()))?;
+        let tenure = connect(&server.url())?;
+        let request = tenure.locks().lock(NAME).wait(Wait::For(wait));
+        let error = tenure.wait(request.acquire())?.map(drop);
+        assert!(
+            matches!(error, Err(Error::Unavailable(_))),
+            "{wait:?}: {error:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
 fn a_slot_being_moved_is_waited_for() -> Outcome {
     let set = |call: &Call| call.is("SET") && call.has("NX");
     let server = serve(model().fault(1..=4, set, Answer::error(TRYAGAIN)))?;

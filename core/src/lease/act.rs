@@ -94,6 +94,8 @@ impl Lease {
             }
             Outcome::Gone => {
                 self.note_refusal(now, Some(Duration::ZERO));
+                // A take-over that finds nothing does not say that somebody holds the name.
+                self.last_failure = Some(Failure::NoReply);
                 self.refused(Input::Gone)
             }
             Outcome::Cleared { mine: true } => Input::Cleared,

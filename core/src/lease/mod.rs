@@ -274,6 +274,10 @@ impl Lease {
         // An attempt takes its number when it is handed out, so that numbers are never used twice.
         let kind = match kind {
             OpKind::Acquire { .. } => {
+                if self.attempt == 0 {
+                    // Until it is answered nobody knows that somebody holds the name.
+                    self.last_failure.get_or_insert(Failure::NoReply);
+                }
                 self.attempt += 1;
                 OpKind::Acquire {
                     attempt: self.attempt,
@@ -419,8 +423,8 @@ impl Lease {
     pub fn handle_link_up(&mut self, now: Tick) {
         self.check_expiry(now);
         if matches!(self.last_failure, Some(Failure::Link(_))) {
-            // It is over: a wait that ends later did not fail of it.
-            self.last_failure = None;
+            // It is over: a wait that ends later did not fail of it, but an attempt has still to be answered.
+            self.last_failure = (self.attempt > 0).then_some(Failure::NoReply);
         }
         if self.terms.renew_every().is_some() && !self.outlasts(now) {
             self.run(Input::LinkUp, now);

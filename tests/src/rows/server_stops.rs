@@ -30,6 +30,7 @@ const SHORT: Duration = Duration::from_millis(900);
 /// For the server to be found again: a test need not wait for the usual seconds.
 const LIMIT: Duration = Duration::from_millis(200);
 const WAIT: Wait = Wait::For(LONG);
+const SHORT_WAIT: Wait = Wait::For(SHORT);
 
 /// A client that gives a connection up soon.
 fn hasty(url: &str) -> Result<Tenure, Failure> {
@@ -48,7 +49,48 @@ fn frozen_while_waiting(context: &mut Context) -> Result<(), Failure> {
     let server = context.server()?;
     let unix = format!("redis+unix://{}", server.socket_path().display());
     frozen_while_waiting_at(server, &server.url())?;
-    frozen_while_waiting_at(server, &unix)
+    frozen_while_waiting_at(server, &unix)?;
+    frozen_to_the_end(server)
+}
+
+/// Nobody knows that somebody holds it, so that is not what is said.
+fn frozen_to_the_end(server: &Server) -> Result<(), Failure> {
+    let mut client = server.client()?;
+    // The reply is not overdue when the wait ends, or it is and the next connection says nothing either.
+    for tenure in [Tenure::connect(&server.url(), "me")?, hasty(&server.url())?] {
+        server.freeze()?;
+        let began = Instant::now();
+        let request = tenure.locks().lock(NAME).lease(LEASE).wait(SHORT_WAIT);
+        let outcome = tenure.wait(request.acquire())?.map(drop);
+        let took = began.elapsed();
+        server.thaw()?;
+        let error = outcome.err().ok_or("granted by nobody")?;
+        assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+        assert!(took >= SHORT && took < SHORT * 2, "it came after {took:?}");
+        // What it had sent is executed now, and cleared.
+        let next = tenure.wait(tenure.locks().acquire(NAME))??;
+        tenure.release(next)?;
+        assert_eq!(client.keys()?, [""; 0]);
+    }
+
+    // Who was seen is what is said, until something else is known.
+    let tenure = Tenure::connect(&server.url(), "me")?;
+    let other = Tenure::connect(&server.url(), "another")?;
+    let lock = other.hold(NAME, LEASE * 10)?;
+    let watch = Watch::start(server)?;
+    let request = tenure.locks().lock(NAME).lease(LEASE).wait(SHORT_WAIT);
+    let waiting = tenure.spawn(request.acquire());
+    watch.wait_for(2, LONG, |seen| seen.name() == "SET")?;
+    server.freeze()?;
+    let outcome = tenure.wait(waiting)??.map(drop);
+    server.thaw()?;
+    match outcome {
+        Err(Error::TimedOut { holder }) => assert_eq!(holder.label.as_deref(), Some("another")),
+        other => return Err(format!("it got {other:?}").into()),
+    }
+    other.release(lock)?;
+    assert_eq!(client.keys()?, [""; 0]);
+    Ok(())
 }
 
 fn frozen_while_waiting_at(server: &Server, url: &str) -> Result<(), Failure> {

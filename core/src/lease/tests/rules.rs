@@ -279,7 +279,7 @@ fn d_a_late_answer_of_a_superseded_operation_is_ignored() {
     let mut lease = lease(Wait::For(MS * 10));
     let first = op(&mut lease);
     lease.handle_timeout(START + MS * 10);
-    assert_eq!(lease.poll_event(), Some(Event::TimedOut));
+    assert_eq!(lease.poll_event(), Some(Event::Failed(Failure::NoReply)));
     let clear = op(&mut lease);
     lease.handle_outcome(START + MS * 11, first.seq, granted(START));
     assert_eq!((lease.poll_event(), lease.state()), (None, State::Ending));
