@@ -37,32 +37,30 @@ impl Executor {
         self.wake(self.tasks.len() - 1);
     }
 
-    /// Polls one ready task whose owner may run. False if there is none.
-    pub(crate) fn step(&mut self, rng: &mut Rng, runs: impl Fn(Owner) -> bool) -> bool {
-        let candidates: Vec<usize> = {
-            let ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
-            let may = |task: &usize| {
-                self.tasks[*task]
-                    .as_ref()
-                    .is_some_and(|(owner, _)| runs(*owner))
-            };
-            ready.iter().copied().filter(may).collect()
-        };
-        if candidates.is_empty() {
-            return false;
+    /// Takes one ready task whose owner may run.
+    pub(crate) fn pick(&mut self, rng: &mut Rng, runs: impl Fn(Owner) -> bool) -> Option<usize> {
+        let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let tasks = &self.tasks;
+        ready.retain(|task| tasks[*task].is_some());
+        let may = |task: &usize| tasks[*task].as_ref().is_some_and(|(owner, _)| runs(*owner));
+        let candidates = ready.iter().filter(|task| may(task)).count();
+        if candidates == 0 {
+            return None;
         }
-        let task = candidates[(rng.next_u64() % candidates.len() as u64) as usize];
-        self.ready
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|other| *other != task);
+        let chosen = (rng.next_u64() % candidates as u64) as usize;
+        let place = (0..ready.len()).filter(|at| may(&ready[*at])).nth(chosen)?;
+        Some(ready.remove(place))
+    }
+
+    /// Polls a task that was picked.
+    pub(crate) fn poll(&mut self, task: usize) {
         let wakeup = Wakeup {
             task,
             ready: Arc::clone(&self.ready),
         };
         let waker = Waker::from(Arc::new(wakeup));
         let Some((owner, mut future)) = self.tasks[task].take() else {
-            return true;
+            return;
         };
         if future
             .as_mut()
@@ -71,7 +69,6 @@ impl Executor {
         {
             self.tasks[task] = Some((owner, future));
         }
-        true
     }
 
     /// Drops the tasks of a client: its process has died.

@@ -80,6 +80,10 @@ impl Keys {
         }
     }
 
+    pub(crate) fn expires(&self, key: &[u8]) -> Option<u64> {
+        self.entries.get(key)?.expires
+    }
+
     pub(crate) fn get(&self, key: &[u8]) -> Reply {
         match self.text(key) {
             Ok(Some(value)) => Reply::Bulk(value.clone()),

@@ -29,15 +29,21 @@
 //! ```
 
 mod binding;
+pub mod checker;
 mod clock;
 mod executor;
+pub mod history;
 mod keys;
+mod machine;
 mod net;
+mod network;
 mod server;
+mod tap;
 mod world;
 
 pub use binding::{SimBinding, SimStream, SimTimer};
 pub use keys::Dialect;
+pub use machine::{Client, ServerHandle, Snapshot};
 pub use net::Link;
 pub use server::{Executed, Mood};
-pub use world::{Client, ServerHandle, Sim, Sleep, Snapshot, World};
+pub use world::{Counts, Sim, Sleep, World};

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::tap::Written;
+
 /// How the way between one client and one server behaves.
 #[derive(Clone, Debug)]
 pub struct Link {
@@ -42,6 +44,8 @@ pub(crate) struct Pipe {
     pub(crate) inbox: VecDeque<u8>,
     /// Pieces that wait for the link to speak again.
     pub(crate) stuck: VecDeque<Vec<u8>>,
+    /// The writer has closed, behind the pieces that are stuck.
+    pub(crate) ends_after_stuck: bool,
     /// Bytes sent and not delivered.
     pub(crate) in_flight: usize,
     /// Bytes do not overtake each other: the last arrival, in microseconds.
@@ -68,4 +72,6 @@ pub(crate) struct Connection {
     pub(crate) dropped: bool,
     /// The protocol version that HELLO has set.
     pub(crate) resp3: bool,
+    /// What the client has written on it.
+    pub(crate) written: Written,
 }

@@ -1,5 +1,7 @@
 //! A simulated server: commands are parsed and answered through `redis-protocol`, an independent implementation.
 
+use std::sync::Arc;
+
 use redis_protocol::resp2::types::{OwnedFrame, Resp2Frame as _};
 use redis_protocol::{resp2, resp3};
 use tenure_core::plan;
@@ -7,6 +9,7 @@ use tenure_core::time::Tick;
 
 use crate::clock::Clock;
 use crate::keys::{Dialect, Keys, Reply};
+use crate::tap::Command;
 
 /// What a server is made of and how it is at the moment.
 pub(crate) struct Server {
@@ -26,7 +29,7 @@ pub(crate) struct Server {
     /// The next command is executed twice, and answered once.
     pub(crate) repeats: bool,
     /// What was executed, for checkers and traces.
-    pub(crate) executed: Vec<Executed>,
+    pub(crate) executed: Vec<(Tick, Arc<Command>, Reply)>,
 }
 
 /// How a server answers what it is asked.

@@ -1,0 +1,243 @@
+//! What holders see: S1, S2, S7 and S8, at one instant.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use tenure_client::{Cause, Held, Lost, WaitLost};
+use tenure_core::time::Tick;
+
+use super::{AT_ONCE, State};
+use crate::machine::{Client, ServerHandle};
+use crate::world::World;
+
+/// A grant that a caller was given.
+pub(super) struct Hold {
+    pub(super) request: u64,
+    /// Until nothing more can happen to it.
+    held: Option<Held>,
+    lost: Option<WaitLost>,
+    rings: Arc<Rings>,
+    told: bool,
+    pub(super) let_go: bool,
+    /// It was seen not to be held.
+    over: bool,
+    /// True time of the hand-out that it counts from.
+    confirmed: Option<Tick>,
+    pub(super) value: Option<Vec<u8>>,
+}
+
+/// A waker that remembers.
+struct Rings(AtomicBool);
+
+impl Wake for Rings {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Hold {
+    pub(super) fn new(request: u64, held: &Held) -> Hold {
+        Hold {
+            request,
+            lost: Some(held.lost()),
+            held: Some(held.clone()),
+            rings: Arc::new(Rings(AtomicBool::new(true))),
+            told: false,
+            let_go: false,
+            over: false,
+            confirmed: None,
+            value: None,
+        }
+    }
+}
+
+/// Looks at every hold. Gives back what is over, to be dropped once nothing is locked.
+pub(super) fn probe(state: &mut State, world: &World, server: &ServerHandle) -> Vec<Held> {
+    let mut holds = std::mem::take(&mut state.holds);
+    let mut found = Vec::new();
+    let mut gone = Vec::new();
+    // Key, true if nothing excuses an overlap, request.
+    let mut held: Vec<(String, bool, u64)> = Vec::new();
+    for hold in &mut holds {
+        let Some(view) = hold.held.clone() else {
+            continue;
+        };
+        let (client, key) = {
+            let request = &state.requests[&hold.request];
+            (state.clients[&request.client].clone(), request.key.clone())
+        };
+        if client.is_killed() {
+            gone.extend(hold.held.take());
+            continue;
+        }
+        let id = hold.request;
+        let mut say = |text: String| found.push(format!("{text} (request {id})"));
+        let is_held = view.is_held();
+        let lost = told(hold, &mut say);
+        if let Some(lost) = &lost {
+            let stamp = world.stamp();
+            let confirmed = hold.confirmed;
+            let request = state.requests.get_mut(&hold.request);
+            request
+                .into_iter()
+                .for_each(|request| _ = request.over.get_or_insert(stamp));
+            let by_server = matches!(lost.cause, Cause::Gone | Cause::Replaced);
+            let broken =
+                confirmed.is_none_or(|confirmed| state.broken_since(&key, client.id(), confirmed));
+            // A release may find its key expired, or have been repeated.
+            if by_server && !hold.let_go && !broken {
+                say(format!("S7 lost without a reason: {lost}"));
+            }
+        }
+        if is_held && (hold.told || hold.let_go) {
+            say("S1 still held after its end was told".to_owned());
+        }
+        if is_held && hold.over {
+            say("S2 held again after it was not".to_owned());
+        }
+        hold.over |= !is_held;
+        if is_held && !hold.told && !hold.let_go {
+            let strict = confirm(state, hold, &view, &client, &key, &mut say);
+            if strict {
+                outlasts_not(&view, hold, server, &client, &key, &mut say);
+            }
+            held.push((key, strict, hold.request));
+        }
+        if !hold.told && !hold.let_go {
+            in_time(state, hold, &view, &client, is_held, &mut say);
+        }
+        if (hold.told || hold.let_go) && !is_held && hold.lost.is_none() {
+            gone.extend(hold.held.take());
+        }
+    }
+    held.sort();
+    for pair in held.windows(2) {
+        if pair[0].0 == pair[1].0 && pair[0].1 && pair[1].1 {
+            found.push(format!(
+                "S1 {} is held twice, by requests {} and {}",
+                pair[0].0, pair[0].2, pair[1].2
+            ));
+        }
+    }
+    state.holds = holds;
+    let now = world.true_time();
+    for text in found {
+        world.note(|| format!("VIOLATION {text}"));
+        state.violations.push(format!("{now:?} {text}"));
+    }
+    gone
+}
+
+/// Asks whether the loss was told, as a task would: only when it was woken.
+fn told(hold: &mut Hold, say: &mut impl FnMut(String)) -> Option<Lost> {
+    let waiting = hold.lost.as_mut()?;
+    let rung = hold.rings.0.swap(false, Ordering::Relaxed);
+    let waker = Waker::from(Arc::clone(&hold.rings));
+    let mut cx = Context::from_waker(&waker);
+    match Pin::new(waiting).poll(&mut cx) {
+        Poll::Ready(lost) => {
+            if !rung {
+                say("a loss was told and nobody was woken".to_owned());
+            }
+            hold.told = true;
+            hold.lost = None;
+            Some(lost)
+        }
+        Poll::Pending => {
+            // Let go: it may never be ready.
+            if hold.let_go {
+                hold.lost = None;
+            }
+            None
+        }
+    }
+}
+
+/// Finds the hand-out that a hold counts from. Gives whether nothing excuses it since then.
+fn confirm(
+    state: &State,
+    hold: &mut Hold,
+    view: &Held,
+    client: &Client,
+    key: &str,
+    say: &mut impl FnMut(String),
+) -> bool {
+    let request = &state.requests[&hold.request];
+    let valid_until = client.now() + view.remaining();
+    let from = valid_until - request.terms.validity();
+    let writes = state.traffic.writes.get(&hold.request);
+    let mut done = writes
+        .into_iter()
+        .flatten()
+        .rev()
+        .filter(|write| write.done);
+    // What `max_hold` cuts off makes a hand-out count as an earlier one.
+    let write = match request.want.max_hold {
+        Some(_) => done.find(|write| write.by_client >= from),
+        None => done.find(|write| write.by_client == from),
+    };
+    let Some(write) = write else {
+        say(format!(
+            "S1 valid from {from:?}, when no write was handed out that the server carried out"
+        ));
+        return false;
+    };
+    hold.confirmed = Some(write.at);
+    if hold.value.as_ref() != Some(&write.value) {
+        if hold.value.is_some() {
+            say("S5 a hold changed its value".to_owned());
+        }
+        hold.value = Some(write.value.clone());
+    }
+    !state.broken_since(key, client.id(), write.at)
+}
+
+/// S1: the key is there for as long as the hold is valid.
+fn outlasts_not(
+    view: &Held,
+    hold: &Hold,
+    server: &ServerHandle,
+    client: &Client,
+    key: &str,
+    say: &mut impl FnMut(String),
+) {
+    let rate = 1.0 + client.drift_ppm() as f64 / 1e6;
+    let left = view.remaining().div_f64(rate);
+    let on_server = server.text(key);
+    let fits = on_server.as_ref().is_some_and(|(value, ttl)| {
+        Some(value) == hold.value.as_ref()
+            && ttl.is_none_or(|ttl| ttl + Duration::from_micros(2) >= left)
+    });
+    if !fits {
+        let seen = on_server.map(|(value, ttl)| (value.escape_ascii().to_string(), ttl));
+        say(format!(
+            "S1 valid for {left:?} more, while the server has {seen:?} of {key}"
+        ));
+    }
+}
+
+/// S1: the loss is told when it is given up, unless the process stands still.
+fn in_time(
+    state: &State,
+    hold: &Hold,
+    view: &Held,
+    client: &Client,
+    is_held: bool,
+    say: &mut impl FnMut(String),
+) {
+    if client.stood_still(AT_ONCE) {
+        return;
+    }
+    let terms = &state.requests[&hold.request].terms;
+    let stop_window = terms.validity() - terms.give_up_after();
+    if !is_held || view.remaining() + AT_ONCE < stop_window {
+        say(format!(
+            "S1 the loss is not told with {:?} left, of a stop window of {stop_window:?}",
+            view.remaining()
+        ));
+    }
+}

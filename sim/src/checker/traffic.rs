@@ -1,0 +1,210 @@
+//! What is on the wire: S3, S4, S5 and S9 as far as commands show them.
+
+use std::collections::BTreeMap;
+
+use tenure_core::time::Tick;
+
+use super::wire::{Wire, attempt, secret};
+use super::{State, Wait};
+use crate::tap::{Command, Seen};
+
+/// What the checker remembers of the wire.
+#[derive(Default)]
+pub(super) struct Traffic {
+    /// Values that were handed out.
+    values: BTreeMap<Vec<u8>, Known>,
+    /// The secret of each request, and how many attempts it made.
+    secrets: BTreeMap<u64, (Vec<u8>, u64)>,
+    /// Writes that were handed out, by request: when by the client's clock, when by true time, and whether the
+    /// server carried it out.
+    pub(super) writes: BTreeMap<u64, Vec<Write>>,
+}
+
+struct Known {
+    request: u64,
+    client: usize,
+    /// A clear of it was handed out.
+    cleared: bool,
+}
+
+/// A write of a request.
+pub(super) struct Write {
+    stamp: u64,
+    pub(super) by_client: Tick,
+    pub(super) at: Tick,
+    pub(super) value: Vec<u8>,
+    pub(super) done: bool,
+}
+
+pub(super) fn take_in(state: &mut State, seen: Seen) {
+    match seen {
+        Seen::HandedOut(command) => {
+            if let Err(broken) = handed_out(state, &command) {
+                let words: Vec<_> = command
+                    .words
+                    .iter()
+                    .map(|word| word.escape_ascii().to_string())
+                    .collect();
+                state.violations.push(format!(
+                    "{:?} {broken}: client {} connection {}: {}",
+                    command.at,
+                    command.client,
+                    command.connection,
+                    words.join(" ")
+                ));
+            }
+        }
+        Seen::Executed(command, reply) => {
+            let wire = Wire::of(&command.words);
+            let (Wire::Acquire { ms, .. } | Wire::Swap { ms, .. }) = wire else {
+                return;
+            };
+            if wire.wrote(&reply)
+                && let Some(writes) = state.traffic.writes.get_mut(&ms)
+            {
+                let write = writes
+                    .iter_mut()
+                    .rev()
+                    .find(|write| write.stamp == command.stamp);
+                write.into_iter().for_each(|write| write.done = true);
+            }
+        }
+    }
+}
+
+fn handed_out(state: &mut State, command: &Command) -> Result<(), String> {
+    match Wire::of(&command.words) {
+        Wire::Harmless => Ok(()),
+        Wire::Unknown => Err("S3 a command that can write over somebody else's key".to_owned()),
+        Wire::Acquire { key, value, ms } => {
+            writes(state, command, key, value, ms)?;
+            let (_, attempts) = &state.traffic.secrets[&ms];
+            let single = matches!(state.requests[&ms].want.wait, Wait::Now);
+            if single && *attempts > 1 {
+                return Err("S9 a single try makes a second attempt".to_owned());
+            }
+            Ok(())
+        }
+        Wire::Swap { key, old, new, ms } => {
+            owned(state, command.client, old)?;
+            writes(state, command, key, new, ms)
+        }
+        Wire::Clear { key, value } => clears(state, command, key, value),
+    }
+}
+
+/// A write of `value`, by NX or in place of a value of one's own.
+fn writes(
+    state: &mut State,
+    command: &Command,
+    key: &[u8],
+    value: &[u8],
+    ms: u64,
+) -> Result<(), String> {
+    let Some(request) = state.requests.get(&ms) else {
+        return Err("S5c a lease length that nobody asked for".to_owned());
+    };
+    if request.client != command.client || request.key.as_bytes() != key {
+        return Err("S5c the lease length of another request".to_owned());
+    }
+    if request.over.is_some_and(|over| command.stamp > over) {
+        return Err("S4 a write after the end of its request or hold".to_owned());
+    }
+    let first = !state.traffic.values.contains_key(value);
+    let known = state
+        .traffic
+        .values
+        .entry(value.to_vec())
+        .or_insert_with(|| Known {
+            request: ms,
+            client: command.client,
+            cleared: false,
+        });
+    if known.request != ms {
+        return Err("S5c a value with two lease lengths".to_owned());
+    }
+    if known.cleared {
+        return Err("S5b a value is written again after its clean-up was handed out".to_owned());
+    }
+    let (own, attempts) = state
+        .traffic
+        .secrets
+        .entry(ms)
+        .or_insert_with(|| (secret(value).to_vec(), 0));
+    if own != secret(value) {
+        return Err("S5 a request with two secrets".to_owned());
+    }
+    let renews = matches!(Wire::of(&command.words), Wire::Swap { old, new, .. } if old == new);
+    let acquires = matches!(Wire::of(&command.words), Wire::Acquire { .. });
+    if acquires {
+        *attempts += 1;
+        if !first {
+            return Err("S5 two attempts with one value".to_owned());
+        }
+    }
+    if first && !renews {
+        let newer = attempt(value);
+        let newest = state
+            .traffic
+            .writes
+            .get(&ms)
+            .and_then(|writes| writes.last());
+        if newest.is_some_and(|write| attempt(&write.value) >= newer) {
+            return Err("S5 attempts do not count up".to_owned());
+        }
+    }
+    if renews && first {
+        return Err("S3 a renewal of a value that was never an attempt".to_owned());
+    }
+    let write = Write {
+        stamp: command.stamp,
+        by_client: command.by_client,
+        at: command.at,
+        value: value.to_vec(),
+        done: false,
+    };
+    state.traffic.writes.entry(ms).or_default().push(write);
+    Ok(())
+}
+
+fn clears(state: &mut State, command: &Command, key: &[u8], value: &[u8]) -> Result<(), String> {
+    let Some(known) = state.traffic.values.get_mut(value) else {
+        // Of an attempt that began to leave and never was whole nothing is known but whose it is.
+        let mut secrets = state.traffic.secrets.iter();
+        return match secrets.find(|(_, (own, _))| own == secret(value)) {
+            Some((ms, _)) if state.requests[ms].client != command.client => {
+                Err("S3 a value of another client".to_owned())
+            }
+            _ => Ok(()),
+        };
+    };
+    if known.client != command.client {
+        return Err("S3 a value of another client".to_owned());
+    }
+    known.cleared = true;
+    let request = &state.requests[&known.request];
+    if request.key.as_bytes() != key {
+        return Err("S3 a clean-up of another key".to_owned());
+    }
+    if request.silent.is_some_and(|silent| command.stamp > silent) {
+        return Err("S4 a command after the hold was abandoned".to_owned());
+    }
+    // The value of a hold, while its guard lives: whoever lost it may still be working.
+    if let Some(hold) = request.hold.and_then(|hold| state.holds.get(hold))
+        && !hold.let_go
+        && hold.value.as_deref() == Some(value)
+        && !state.clients[&command.client].is_killed()
+    {
+        return Err("S4 a clean-up before the guard is gone".to_owned());
+    }
+    Ok(())
+}
+
+/// S3: only values that this client has written are compared with.
+fn owned(state: &State, client: usize, value: &[u8]) -> Result<(), String> {
+    match state.traffic.values.get(value) {
+        Some(known) if known.client == client => Ok(()),
+        Some(_) => Err("S3 a value of another client".to_owned()),
+        None => Err("S3 a value that was never written".to_owned()),
+    }
+}

@@ -1,0 +1,120 @@
+//! What a command on the wire does to a lock, read by the checker on its own.
+
+use tenure_core::plan;
+
+use crate::keys::Reply;
+
+/// A command of the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wire<'a> {
+    /// Writes `value` if there is no key.
+    Acquire {
+        key: &'a [u8],
+        value: &'a [u8],
+        ms: u64,
+    },
+    /// Writes `new` if the key has `old`: a renewal when they are equal, else an adoption.
+    Swap {
+        key: &'a [u8],
+        old: &'a [u8],
+        new: &'a [u8],
+        ms: u64,
+    },
+    /// Deletes the key if it has `value`.
+    Clear { key: &'a [u8], value: &'a [u8] },
+    /// Looks, or belongs to the handshake.
+    Harmless,
+    /// Nothing that the library has any business sending.
+    Unknown,
+}
+
+impl<'a> Wire<'a> {
+    pub(super) fn of(words: &'a [Vec<u8>]) -> Wire<'a> {
+        let Some((name, args)) = words.split_first() else {
+            return Wire::Unknown;
+        };
+        match (name.as_slice(), args) {
+            (b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT" | b"PING" | b"GET" | b"PTTL", _) => {
+                Wire::Harmless
+            }
+            (b"SET", [key, value, options @ ..]) => Wire::set(key, value, options),
+            (b"DELEX", [key, ifeq, value]) if ifeq == b"IFEQ" => Wire::Clear { key, value },
+            (b"DELIFEQ", [key, value]) => Wire::Clear { key, value },
+            (b"EVAL", [text, one, args @ ..]) if one == b"1" => Wire::script(text, args),
+            (b"EVALSHA", [sha, one, args @ ..]) if one == b"1" => Wire::script(sha, args),
+            _ => Wire::Unknown,
+        }
+    }
+
+    fn set(key: &'a [u8], value: &'a [u8], options: &'a [Vec<u8>]) -> Wire<'a> {
+        let words: Vec<&[u8]> = options.iter().map(Vec::as_slice).collect();
+        match words.as_slice() {
+            [b"NX", b"GET", b"PX", ms] | [b"NX", b"PX", ms] => Wire::Acquire {
+                key,
+                value,
+                ms: number(ms),
+            },
+            [b"IFEQ", old, b"GET", b"PX", ms] | [b"IFEQ", old, b"PX", ms] => Wire::Swap {
+                key,
+                old,
+                new: value,
+                ms: number(ms),
+            },
+            _ => Wire::Unknown,
+        }
+    }
+
+    fn script(script: &'a [u8], args: &'a [Vec<u8>]) -> Wire<'a> {
+        let is = |known: &plan::Script| {
+            script == known.text.as_bytes() || script == known.sha.as_bytes()
+        };
+        match args {
+            [key, value, ms] if is(&plan::RENEW) => Wire::Swap {
+                key,
+                old: value,
+                new: value,
+                ms: number(ms),
+            },
+            [key, old, ms, new] if is(&plan::ADOPT) => Wire::Swap {
+                key,
+                old,
+                new,
+                ms: number(ms),
+            },
+            [key, value] if is(&plan::CLEAR) => Wire::Clear { key, value },
+            _ => Wire::Unknown,
+        }
+    }
+
+    /// Whether a server that answered so has written the value.
+    pub(super) fn wrote(&self, reply: &Reply) -> bool {
+        match (self, reply) {
+            (_, Reply::Ok | Reply::Int(1)) => true,
+            (Wire::Acquire { .. }, Reply::Null) => true,
+            (Wire::Swap { old, .. }, Reply::Bulk(shown)) => shown == old,
+            _ => false,
+        }
+    }
+}
+
+/// A value of ours without the number of the attempt: what all attempts of a request share.
+pub(super) fn secret(value: &[u8]) -> &[u8] {
+    let end = value.iter().rposition(|byte| *byte == b'.');
+    &value[..end.unwrap_or(value.len())]
+}
+
+/// The number of the attempt.
+pub(super) fn attempt(value: &[u8]) -> u64 {
+    let start = value
+        .iter()
+        .rposition(|byte| *byte == b'.')
+        .map_or(0, |at| at + 1);
+    number(&value[start..])
+}
+
+fn number(digits: &[u8]) -> u64 {
+    std::str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| digits.parse().ok())
+        .unwrap_or(u64::MAX)
+}

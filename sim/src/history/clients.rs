@@ -1,0 +1,263 @@
+//! What clients do: everything a user can, at random.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tenure_client::{Config, Error, Locks, Wait, connect_with};
+
+use super::Stage;
+use crate::checker::{Ask, Guard, Want};
+use crate::machine::Client;
+use crate::world::World;
+
+/// The name of a lock.
+pub(super) fn name(number: usize) -> String {
+    format!("n{number}")
+}
+
+/// A new machine with a process on it.
+pub(super) fn start(stage: &Stage) {
+    // With the server's this stays within the margin.
+    let drift = stage.world.below(80_001) as i64 - 40_000;
+    let client = stage.world.client_with_drift(drift);
+    stage
+        .clients
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .push(client.clone());
+    let (busy, stage) = (stage.busy("a client"), stage.clone());
+    client.clone().spawn(async move {
+        let _busy = busy;
+        for _ in 0..1 + stage.world.below(2) {
+            live(&stage, &client).await;
+        }
+    });
+}
+
+/// A client of the library, its driver spawned.
+pub(super) async fn connect(stage: &Stage, client: &Client) -> Result<Locks, Error> {
+    let config = Config::from_url(&format!("redis://{}", stage.server.host()))?
+        .label(format!("c{}", client.id()))
+        .observe(stage.checker.observer(client));
+    let (locks, driver) = connect_with(client.binding(), &config)?;
+    client.spawn(driver);
+    if stage.world.chance(500) {
+        // The first try may fail; the driver goes on.
+        let _ = locks.ready().await;
+    }
+    Ok(locks)
+}
+
+/// From connecting to the end of every task; now and then it is closed before.
+async fn live(stage: &Stage, client: &Client) {
+    let Ok(locks) = connect(stage, client).await else {
+        return;
+    };
+    let alive = Arc::new(());
+    for _ in 0..1 + stage.world.below(3) {
+        let (stage, client, locks) = (stage.clone(), client.clone(), locks.clone());
+        let (busy, alive) = (stage.busy("a task"), Arc::clone(&alive));
+        client.clone().spawn(async move {
+            let (_busy, _alive) = (busy, alive);
+            while stage.world.now() < stage.until {
+                if stage.world.chance(600) {
+                    let pause = stage.world.up_to(Duration::from_millis(200));
+                    stage.world.sleep(pause).await;
+                }
+                if verb(&stage, &client, &locks).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    if stage.world.chance(200) {
+        stage.world.sleep(stage.world.up_to(stage.until)).await;
+        stage
+            .world
+            .note(|| format!("client {} closes", client.id()));
+        let closing = locks.close();
+        if stage.world.chance(700) {
+            let _ = within(&stage.world, Duration::from_secs(1), closing).await;
+        }
+    }
+    drop(locks);
+    while Arc::strong_count(&alive) > 1 {
+        stage.world.sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// One request, and what becomes of it. An error says that the client was closed.
+async fn verb(stage: &Stage, client: &Client, locks: &Locks) -> Result<(), Error> {
+    let world = &stage.world;
+    let name = name(world.below(stage.names as u64) as usize);
+    let (least, most) = stage.leases;
+    let want = Want {
+        lease: least + world.up_to(most - least),
+        wait: match world.below(10) {
+            0..=3 => Wait::Now,
+            9 => Wait::Forever,
+            _ => Wait::For(Duration::from_millis(1) + world.up_to(Duration::from_millis(2_000))),
+        },
+        renew: !world.chance(100),
+        max_hold: world.chance(100).then(|| world.up_to(most)),
+    };
+    let ask = stage.checker.ask(client, &name, want);
+    let request = locks.lock(&name).options(ask.options());
+    world.note(|| format!("client {} asks for {name}: {want:?}", client.id()));
+    let patience = Duration::from_millis(1) + world.up_to(Duration::from_millis(2_500));
+    if world.chance(150) {
+        return work(stage, ask, request, patience).await;
+    }
+    let tries = want.wait == Wait::Now && world.chance(800);
+    let lazy = world.chance(100);
+    ask.begun(lazy);
+    let mut asking: Pin<Box<dyn Future<Output = Result<Option<_>, Error>> + Send>> = if tries {
+        let trying = request.try_acquire();
+        Box::pin(async move { Ok(trying.await?.acquired()) })
+    } else {
+        let acquiring = request.acquire();
+        Box::pin(async move { acquiring.await.map(Some) })
+    };
+    let mut answer = None;
+    if lazy {
+        // Polled once, and then not for a while.
+        answer = once(&mut asking).await;
+        world.sleep(world.up_to(patience)).await;
+    }
+    if answer.is_none() && !(lazy && world.chance(300)) {
+        answer = if want.wait == Wait::Forever || world.chance(200) {
+            within(world, patience, &mut asking).await
+        } else {
+            Some((&mut asking).await)
+        };
+    }
+    drop(asking);
+    match answer {
+        // Its future was dropped; so is what the checker has of it.
+        None => Ok(()),
+        Some(Ok(Some(lock))) => keep(stage, ask.acquired(lock), want.lease).await,
+        Some(Ok(None)) => {
+            ask.refused();
+            Ok(())
+        }
+        Some(Err(error)) => {
+            ask.failed(&error);
+            match error {
+                Error::Closed => Err(error),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+/// Acquires, runs, releases in one; sometimes dropped midway.
+async fn work(
+    stage: &Stage,
+    ask: Ask,
+    request: tenure_client::Request,
+    patience: Duration,
+) -> Result<(), Error> {
+    let world = &stage.world;
+    ask.begun(false);
+    let ask = Arc::new(std::sync::Mutex::new(Some(ask)));
+    let take = {
+        let ask = Arc::clone(&ask);
+        move || ask.lock().ok().and_then(|mut ask| ask.take())
+    };
+    let (inner, span) = (world.clone(), world.up_to(patience));
+    let running = request.run(|held| async move {
+        let mark = take().map(|ask| ask.held(&held));
+        inner.sleep(span).await;
+        drop(mark);
+    });
+    let answer = if world.chance(300) {
+        within(world, patience, running).await
+    } else {
+        within(world, Duration::from_secs(20), running).await
+    };
+    let ask = ask.lock().ok().and_then(|mut ask| ask.take());
+    match (answer, ask) {
+        (Some(Err(error)), Some(ask)) => {
+            ask.failed(&error);
+            match error {
+                Error::Closed => Err(error),
+                _ => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Holds it for a while, and ends it in one of the many ways.
+async fn keep(stage: &Stage, guard: Guard, lease: Duration) -> Result<(), Error> {
+    let world = &stage.world;
+    let span = match world.below(10) {
+        0..=2 => Duration::ZERO,
+        9 => lease * 3,
+        _ => lease,
+    };
+    let end = world.now() + world.up_to(span);
+    while world.now() < end {
+        let left = end.saturating_sub(world.now());
+        if within(
+            world,
+            world.up_to(left) + Duration::from_micros(1),
+            guard.lost(),
+        )
+        .await
+        .is_some()
+        {
+            break;
+        }
+        if world.chance(300) {
+            let _ = within(world, world.up_to(left), guard.renew_now()).await;
+        }
+    }
+    match world.below(20) {
+        0 => guard.abandon(),
+        1..=4 => drop(guard),
+        5 => {
+            // The work goes on for a while, whether it is lost or not.
+            let _ = within(world, lease * 2, guard.lost()).await;
+            world.sleep(world.up_to(lease)).await;
+            drop(guard);
+        }
+        6..=7 => {
+            let _ = within(
+                world,
+                world.up_to(Duration::from_millis(2)),
+                guard.release(),
+            )
+            .await;
+        }
+        _ => {
+            let _ = guard.release().await;
+        }
+    }
+    Ok(())
+}
+
+/// The output of a future, unless it takes longer; then it is dropped.
+async fn within<F: Future>(world: &World, span: Duration, future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut sleep = std::pin::pin!(world.sleep(span));
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(output) = future.as_mut().poll(cx) {
+            return Poll::Ready(Some(output));
+        }
+        sleep.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}
+
+/// Polls a future once.
+async fn once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    std::future::poll_fn(|cx| match Pin::new(&mut *future).poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}

@@ -1,0 +1,311 @@
+//! How bytes travel: sent in pieces, delivered, stuck, cut off, and late.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use tenure_core::time::Tick;
+
+use crate::net::{Link, Pipe};
+use crate::server::encode;
+use crate::tap::Seen;
+use crate::world::{Alarm, Happening, Inner};
+
+impl Inner {
+    pub(crate) fn put(&mut self, at: Tick, happening: Happening) -> Alarm {
+        self.sequence += 1;
+        self.agenda.insert((at, self.sequence), happening);
+        (at, self.sequence)
+    }
+
+    /// A timer has one place on the agenda, however often it is polled.
+    pub(crate) fn cancel(&mut self, alarm: &mut Option<Alarm>) {
+        if let Some(alarm) = alarm.take() {
+            self.agenda.remove(&alarm);
+        }
+    }
+
+    pub(crate) fn happen(&mut self, happening: Happening) -> Vec<Waker> {
+        match happening {
+            Happening::Wake(waker) => vec![waker],
+            Happening::Arrive {
+                connection,
+                to_server,
+                bytes,
+            } => self.arrive(connection, to_server, bytes),
+            Happening::End {
+                connection,
+                to_server,
+            } => self.ended(connection, to_server),
+        }
+    }
+
+    pub(crate) fn link(&self, client: usize, server: usize) -> Link {
+        self.links
+            .get(&(client, server))
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn latency(&mut self, client: usize, server: usize) -> Duration {
+        let (least, most) = self.link(client, server).latency;
+        least + self.rng.up_to(most.saturating_sub(least))
+    }
+
+    /// Puts bytes under way, in pieces that do not overtake each other.
+    pub(crate) fn send(&mut self, id: usize, to_server: bool, bytes: &[u8]) {
+        let (client, server) = (self.connections[id].client, self.connections[id].server);
+        let link = self.link(client, server);
+        for piece in bytes.chunks(link.piece.max(1)) {
+            let latency = self.latency(client, server);
+            let arrival = (self.now + latency).as_micros();
+            let pipe = self.pipe(id, to_server);
+            pipe.in_flight += piece.len();
+            if link.silent || !pipe.stuck.is_empty() {
+                pipe.stuck.push_back(piece.to_vec());
+                continue;
+            }
+            pipe.last_arrival = arrival.max(pipe.last_arrival);
+            let at = Tick::from_micros(pipe.last_arrival);
+            self.put(
+                at,
+                Happening::Arrive {
+                    connection: id,
+                    to_server,
+                    bytes: piece.to_vec(),
+                },
+            );
+        }
+    }
+
+    fn arrive(&mut self, id: usize, to_server: bool, bytes: Vec<u8>) -> Vec<Waker> {
+        let connection = &self.connections[id];
+        let gone = if to_server {
+            connection.dropped
+        } else {
+            connection.aborted
+        };
+        let pipe = self.pipe(id, to_server);
+        pipe.in_flight = pipe.in_flight.saturating_sub(bytes.len());
+        let mut wakers: Vec<Waker> = pipe.writer.take().into_iter().collect();
+        if gone {
+            return wakers;
+        }
+        if to_server {
+            // The bytes themselves were cut into commands when they were written.
+            self.connections[id].written.arrived += bytes.len() as u64;
+            self.serve(id);
+        } else {
+            pipe.inbox.extend(bytes);
+            wakers.extend(pipe.reader.take());
+        }
+        wakers
+    }
+
+    /// The other end learns that a connection has ended.
+    fn ended(&mut self, id: usize, to_server: bool) -> Vec<Waker> {
+        let pipe = self.pipe(id, to_server);
+        pipe.closed = true;
+        let mut wakers: Vec<Waker> = pipe.reader.take().into_iter().collect();
+        if to_server {
+            self.connections[id].dropped = true;
+        } else {
+            wakers.extend(self.connections[id].up.writer.take());
+        }
+        wakers
+    }
+
+    /// One end closes in order: the other sees it after everything that is under way.
+    pub(crate) fn end(&mut self, id: usize, to_server: bool) {
+        let (client, server) = (self.connections[id].client, self.connections[id].server);
+        let latency = self.latency(client, server);
+        let arrival = (self.now + latency).as_micros();
+        let pipe = self.pipe(id, to_server);
+        if !pipe.stuck.is_empty() {
+            pipe.ends_after_stuck = true;
+            return;
+        }
+        pipe.last_arrival = arrival.max(pipe.last_arrival);
+        let at = Tick::from_micros(pipe.last_arrival);
+        self.put(
+            at,
+            Happening::End {
+                connection: id,
+                to_server,
+            },
+        );
+    }
+
+    /// The client resets a connection. What is under way is taken back, or arrives later all the same.
+    pub(crate) fn abort(&mut self, id: usize) {
+        if std::mem::replace(&mut self.connections[id].aborted, true) {
+            return;
+        }
+        let link = self.link(self.connections[id].client, self.connections[id].server);
+        let under_way = |happening: &Happening| matches!(happening, Happening::Arrive { connection, to_server: true, .. } if *connection == id);
+        let keys: Vec<_> = self
+            .agenda
+            .iter()
+            .filter(|(_, what)| under_way(what))
+            .map(|(key, _)| *key)
+            .collect();
+        let mut late: Vec<Vec<u8>> = Vec::new();
+        for key in keys {
+            if let Some(Happening::Arrive { bytes, .. }) = self.agenda.remove(&key) {
+                late.push(bytes);
+            }
+        }
+        late.extend(self.connections[id].up.stuck.drain(..));
+        let Some(delay) = link.zombies else {
+            self.end(id, true);
+            return;
+        };
+        let mut at = self.now + delay;
+        for bytes in late {
+            self.put(
+                at,
+                Happening::Arrive {
+                    connection: id,
+                    to_server: true,
+                    bytes,
+                },
+            );
+            at = at + Duration::from_micros(1);
+        }
+        self.put(
+            at,
+            Happening::End {
+                connection: id,
+                to_server: true,
+            },
+        );
+    }
+
+    pub(crate) fn change_link(
+        &mut self,
+        client: usize,
+        server: usize,
+        change: impl FnOnce(&mut Link),
+    ) {
+        let link = self.links.entry((client, server)).or_default();
+        change(link);
+        if link.silent {
+            return;
+        }
+        // What was stuck goes on its way, in order.
+        for id in 0..self.connections.len() {
+            let connection = &self.connections[id];
+            if connection.client != client || connection.server != server {
+                continue;
+            }
+            for to_server in [true, false] {
+                let stuck = std::mem::take(&mut self.pipe(id, to_server).stuck);
+                for piece in stuck {
+                    self.pipe(id, to_server).in_flight -= piece.len();
+                    self.send(id, to_server, &piece);
+                }
+                if std::mem::take(&mut self.pipe(id, to_server).ends_after_stuck) {
+                    self.end(id, to_server);
+                }
+            }
+        }
+    }
+
+    fn pipe(&mut self, id: usize, to_server: bool) -> &mut Pipe {
+        let connection = &mut self.connections[id];
+        if to_server {
+            &mut connection.up
+        } else {
+            &mut connection.down
+        }
+    }
+
+    pub(crate) fn serve_all(&mut self, server: usize) {
+        for id in 0..self.connections.len() {
+            if self.connections[id].server == server {
+                self.serve(id);
+            }
+        }
+    }
+
+    /// Bytes leave a client: they are cut into commands here, once for the server and the tap.
+    pub(crate) fn hand_out(&mut self, id: usize, bytes: &[u8]) {
+        let connection = &mut self.connections[id];
+        let client = connection.client;
+        let by_client = Tick::from_micros(self.clients[client].clock.read(self.now));
+        self.stamp += 1 << 16;
+        let begun = (self.stamp, self.now, by_client);
+        let tap = &mut self.tap;
+        connection
+            .written
+            .write((client, id), bytes, begun, |command| {
+                if let Some(tap) = tap {
+                    tap.push(Seen::HandedOut(Arc::clone(command)));
+                }
+            });
+    }
+
+    /// Answers every whole command that has arrived on a connection.
+    fn serve(&mut self, id: usize) {
+        loop {
+            let connection = &mut self.connections[id];
+            let server = &mut self.servers[connection.server].1;
+            if server.frozen || server.down || connection.dropped {
+                return;
+            }
+            let Some(command) = connection.written.next() else {
+                return;
+            };
+            self.counts.zombies += u64::from(connection.aborted);
+            let failing = server.script_fails;
+            let repeats = std::mem::take(&mut server.repeats);
+            let mut reply = server.execute(self.now, &command.words, &mut connection.resp3);
+            if let Some(tap) = &mut self.tap {
+                tap.push(Seen::Executed(Arc::clone(&command), reply.clone()));
+            }
+            if repeats {
+                self.counts.repeated += 1;
+                reply = server.execute(self.now, &command.words, &mut connection.resp3);
+                if let Some(tap) = &mut self.tap {
+                    tap.push(Seen::Executed(Arc::clone(&command), reply.clone()));
+                }
+            }
+            self.counts.failed_scripts += u64::from(failing && !server.script_fails);
+            let bytes = encode(&reply, connection.resp3);
+            if self.trace.is_some() {
+                let words: Vec<_> = command
+                    .words
+                    .iter()
+                    .map(|word| String::from_utf8_lossy(word))
+                    .collect();
+                let line = format!(
+                    "client {} connection {id}: {} -> {reply:?}",
+                    command.client,
+                    words.join(" "),
+                );
+                self.write(&line);
+            }
+            let done = (self.now, command, reply);
+            let server = self.connections[id].server;
+            self.servers[server].1.executed.push(done);
+            self.send(id, false, &bytes);
+        }
+    }
+
+    pub(crate) fn pause(&mut self, client: usize, paused: bool) {
+        let now = self.now;
+        let machine = &mut self.clients[client];
+        if machine.paused && !paused {
+            machine.resumed = Some(now);
+        }
+        machine.paused = paused;
+    }
+
+    pub(crate) fn write(&mut self, line: &str) {
+        let now = self.now;
+        if let Some(trace) = &mut self.trace {
+            let _ = writeln!(trace, "{now:?} {line}");
+        }
+    }
+}
