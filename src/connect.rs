@@ -27,12 +27,12 @@ use tenure_client::{Config, Error, Locks};
 /// ```
 pub async fn connect(url: &str) -> Result<Locks, Error> {
     if matches!(url, "memory:" | "memory://") {
-        return tenure_tokio::memory_config(&Config::in_memory());
+        return memory_config(&Config::in_memory());
     }
     connect_config(&Config::from_url(url)?).await
 }
 
-/// As [`connect`], with settings.
+/// As [`connect`], with settings made by [`Config::from_url`].
 ///
 /// # Errors
 /// As [`connect`].
@@ -41,6 +41,17 @@ pub async fn connect(url: &str) -> Result<Locks, Error> {
 /// As [`connect`].
 pub async fn connect_config(config: &Config) -> Result<Locks, Error> {
     tenure_tokio::connect_config(config).await
+}
+
+/// As [`memory`], with settings.
+///
+/// # Errors
+/// [`Error::Misconfigured`] for a prefix, label or default that is refused.
+///
+/// # Panics
+/// As [`memory`].
+pub fn memory_config(config: &Config) -> Result<Locks, Error> {
+    tenure_tokio::memory_config(config)
 }
 
 /// Locks in the memory of this process: what tests pass to code that takes a [`Locks`].

@@ -17,7 +17,8 @@ pub trait Binding: Send + Sync + 'static {
     /// A timer that can be set again and again.
     type Timer: Timer;
 
-    /// Opens a transport. Resolves names anew at every call. Dropping the future gives the dial up.
+    /// Opens a transport. Resolves names anew at every call. Dropping the future gives the dial up. The future is polled
+    /// under the client's lock: it must not use the client.
     fn dial(
         &self,
         endpoint: &Endpoint,
@@ -58,7 +59,7 @@ pub trait Stream: Send + 'static {
     /// Writes what the transport takes without waiting; needs no task and no runtime context.
     ///
     /// # Errors
-    /// `WouldBlock` when it takes nothing now: the driver waits for
+    /// `WouldBlock`, never a count of zero, when it takes nothing now: the driver waits for
     /// [`poll_write_ready`](Stream::poll_write_ready) and writes.
     fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 

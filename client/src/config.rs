@@ -1,6 +1,7 @@
 //! How a client connects and behaves.
 
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +32,8 @@ use crate::url::Target;
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    target: Target,
+    /// None for the store in memory.
+    target: Option<Target>,
     prefix: String,
     plain_keys: bool,
     label: Option<String>,
@@ -56,15 +58,15 @@ impl Config {
     /// # Errors
     /// [`Error::Misconfigured`] says what is wrong and what is allowed. It never repeats the password.
     pub fn from_url(url: &str) -> Result<Config, Error> {
-        Ok(Config::of(Target::parse(url)?))
+        Ok(Config::of(Some(Target::parse(url)?)))
     }
 
     /// The settings of an in-memory store, which has no server.
     pub fn in_memory() -> Config {
-        Config::of(Target::default())
+        Config::of(None)
     }
 
-    fn of(target: Target) -> Config {
+    fn of(target: Option<Target>) -> Config {
         Config {
             target,
             prefix: PREFIX.to_owned(),
@@ -79,7 +81,7 @@ impl Config {
         }
     }
 
-    /// The prefix of every key, instead of `lock:`. It must have no brace.
+    /// The prefix of every key, instead of `lock:`: at most 256 bytes, without a brace.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Config {
         self.prefix = prefix.into();
@@ -142,9 +144,9 @@ impl Config {
         self
     }
 
-    /// Where the server listens.
-    pub fn endpoint(&self) -> &Endpoint {
-        &self.target.endpoint
+    /// Where the server listens; `None` for the store in memory.
+    pub fn endpoint(&self) -> Option<&Endpoint> {
+        self.target.as_ref().map(|target| &target.endpoint)
     }
 
     /// The defaults, checked: what cannot work is refused before there is a client.
@@ -179,10 +181,11 @@ impl Config {
             )));
         }
         let mut mux = MuxConfig::new(self.names()?);
+        let target = self.target.clone().unwrap_or_default();
         mux.conn = ConnConfig {
-            user: self.target.user.as_deref().map(Into::into),
-            password: self.target.password.as_deref().map(Into::into),
-            database: self.target.database,
+            user: target.user.map(Into::into),
+            password: target.password.map(Into::into),
+            database: target.database,
             client_name: Some(name.into()),
             ..ConnConfig::default()
         };
@@ -230,6 +233,15 @@ fn host_label() -> String {
         label += &pid;
     }
     label
+}
+
+impl FromStr for Config {
+    type Err = Error;
+
+    /// As [`Config::from_url`].
+    fn from_str(url: &str) -> Result<Config, Error> {
+        Config::from_url(url)
+    }
 }
 
 impl fmt::Debug for Config {

@@ -14,7 +14,7 @@ use crate::lock::Lost;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The wait is over and somebody else still holds the name. Nothing is left on the server.
+    /// The wait is over and somebody else still holds the name. An attempt that is still under way is cleared.
     TimedOut {
         /// Who was seen last.
         holder: Holder,
@@ -30,6 +30,8 @@ pub enum Error {
     Protocol(Reason),
     /// The lock was held and is lost.
     Lost(Lost),
+    /// The lock was released or abandoned before.
+    NotHeld,
     /// The client was closed, or the runtime that drove it has ended.
     Closed,
 }
@@ -83,6 +85,7 @@ impl Error {
         let reason = Reason::Failure { failure, text };
         match failure {
             Failure::Closed => Error::Closed,
+            Failure::MaxHold => Error::Misconfigured(reason),
             Failure::Server(error) | Failure::Link(LinkFault::Handshake(error)) => match error {
                 ServerError::WrongPass
                 | ServerError::NoAuth
@@ -108,6 +111,7 @@ impl fmt::Display for Error {
             Error::Misconfigured(reason) => write!(f, "misconfigured: {reason}"),
             Error::Protocol(reason) => write!(f, "the peer is no lock server: {reason}"),
             Error::Lost(lost) => write!(f, "the lock is lost: {lost}"),
+            Error::NotHeld => f.write_str("the lock was released or abandoned before"),
             Error::Closed => {
                 f.write_str("closed: the client was closed, or the runtime that drove it has ended")
             }
@@ -170,6 +174,7 @@ fn describe(failure: Failure) -> &'static str {
         Failure::SlowReplies => "replies take longer than the lease leaves; use a longer lease",
         Failure::TooManyUnanswered => "too many attempts were left without an answer",
         Failure::NoReply => "no reply in time",
+        Failure::MaxHold => "max_hold leaves no room for another renewal",
         Failure::Closed => "the client was closed",
         _ => "the request failed",
     }

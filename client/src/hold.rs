@@ -6,11 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tenure_core::lease::Cause;
 use tenure_core::leases::{Holder, LeaseId, Notice};
 use tenure_core::time::Tick;
 
 use crate::error::Error;
 use crate::lock::Lost;
+use crate::waiters::{self, For, Waiters};
 
 /// Not asked for yet.
 const NO_ID: u64 = u64::MAX;
@@ -31,8 +33,7 @@ struct Cell {
     /// The future of the caller: acquiring, then releasing.
     caller: Option<Waker>,
     /// Those who wait for a change of the hold.
-    watchers: Vec<(u32, Waker)>,
-    next_watcher: u32,
+    watchers: Waiters,
     renewals: u32,
     since: Tick,
     renewal_error: Option<Box<Error>>,
@@ -54,13 +55,14 @@ enum Stage {
     Abandoned,
 }
 
-/// What a notice did to a hold, for the observer.
+/// What a notice did to a hold.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
-    /// How long the stage that ended had lasted.
-    pub(crate) lasted: Duration,
+#[non_exhaustive]
+pub struct Told {
+    /// How long what has ended by it had lasted: the waiting, or the hold.
+    pub lasted: Duration,
     /// Whether the store can forget the hold.
-    pub(crate) over: bool,
+    pub over: bool,
 }
 
 impl Hold {
@@ -73,8 +75,7 @@ impl Hold {
             cell: Mutex::new(Cell {
                 stage: Stage::Pending,
                 caller: None,
-                watchers: Vec::new(),
-                next_watcher: 0,
+                watchers: Waiters::default(),
                 since: now,
                 renewals: 0,
                 renewal_error: None,
@@ -113,8 +114,8 @@ impl Hold {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Tells what happened. Call the wakers once no lock is held.
-    pub(crate) fn tell(&self, notice: &Notice, now: Tick, wakers: &mut Vec<Waker>) -> Told {
+    /// Tells what happened. The store calls the wakers that it gets, once it holds no lock.
+    pub fn tell(&self, notice: &Notice, now: Tick, wakers: &mut Vec<Waker>) -> Told {
         let mut cell = self.cell();
         let lasted = now.saturating_since(cell.since);
         let told = |over| Told { lasted, over };
@@ -139,14 +140,14 @@ impl Hold {
                     self.set_valid_until(*valid_until);
                     cell.renewals = cell.renewals.wrapping_add(1);
                     cell.renewal_error = None;
-                    wakers.extend(cell.watchers.drain(..).map(|(_, waker)| waker));
+                    cell.watchers.take(For::Renewal, wakers);
                 }
                 return told(false);
             }
             Notice::RenewalFailed(fault) => {
                 cell.renewal_error = Some(Box::new(fault.clone().into()));
                 cell.renewals = cell.renewals.wrapping_add(1);
-                wakers.extend(cell.watchers.drain(..).map(|(_, waker)| waker));
+                cell.watchers.take(For::Renewal, wakers);
                 return told(false);
             }
             Notice::Lost { lost, by } => {
@@ -155,7 +156,7 @@ impl Hold {
                 let over = !matches!(cell.stage, Stage::Held);
                 cell.stage = Stage::Lost(Box::new(Lost::new(*lost, by.clone())));
                 wakers.extend(cell.caller.take());
-                wakers.extend(cell.watchers.drain(..).map(|(_, waker)| waker));
+                cell.watchers.take(For::End, wakers);
                 return told(over);
             }
             Notice::Released { confirmed } => {
@@ -170,14 +171,21 @@ impl Hold {
     }
 
     /// The holder lets go: from here on the lock is not held. Gives how long it was, if it was.
-    pub(crate) fn let_go(&self, now: Tick) -> Option<Duration> {
+    pub(crate) fn let_go(&self, now: Tick, wakers: &mut Vec<Waker>) -> Option<Duration> {
         self.valid_until.store(NOT_HELD, Ordering::Release);
         let mut cell = self.cell();
         if !matches!(cell.stage, Stage::Held) {
             return None;
         }
         cell.stage = Stage::Ending;
+        // Nobody will hear of a renewal any more.
+        cell.watchers.take(For::Renewal, wakers);
         Some(now.saturating_since(cell.since))
+    }
+
+    /// Whether a release is on its way and not answered.
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.cell().stage, Stage::Ending)
     }
 
     /// How long the request has waited, if it is not answered yet.
@@ -199,10 +207,11 @@ impl Hold {
         &self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<Holder>, Error>> {
+        let _old;
         let mut cell = self.cell();
         Poll::Ready(match &cell.stage {
             Stage::Pending => {
-                remember(&mut cell.caller, cx);
+                _old = waiters::set(&mut cell.caller, cx);
                 return Poll::Pending;
             }
             Stage::Refused(holder) => Ok(Some(Holder::clone(holder))),
@@ -214,16 +223,36 @@ impl Hold {
 
     /// The answer to the release: confirmed or not, or that the lock was lost before it.
     pub(crate) fn poll_released(&self, cx: &mut Context<'_>) -> Poll<Result<bool, Lost>> {
+        let _old;
         let mut cell = self.cell();
         Poll::Ready(match &cell.stage {
             Stage::Released { confirmed } => Ok(*confirmed),
             Stage::Lost(lost) => Err(Lost::clone(lost)),
             Stage::Ending | Stage::Held | Stage::Pending => {
-                remember(&mut cell.caller, cx);
+                _old = waiters::set(&mut cell.caller, cx);
                 return Poll::Pending;
             }
             Stage::Refused(_) | Stage::Failed(_) | Stage::Abandoned => Ok(false),
         })
+    }
+
+    /// Whether it is held at `now`, and if not, why.
+    pub(crate) fn check(&self, now: Tick) -> Result<(), Error> {
+        let cell = self.cell();
+        match (&cell.stage, self.valid_until()) {
+            (Stage::Lost(lost), _) => Err(Error::Lost(Lost::clone(lost))),
+            (Stage::Held, Some(until)) if now < until => Ok(()),
+            // The clock knows it before the driver could tell.
+            (Stage::Held, Some(until)) => {
+                let late_by = now.saturating_since(until);
+                Err(Error::Lost(Lost {
+                    cause: Cause::Expired { late_by },
+                    by: None,
+                    stop_by: until,
+                }))
+            }
+            _ => Err(Error::NotHeld),
+        }
     }
 
     /// Why it was lost, if it was.
@@ -236,11 +265,12 @@ impl Hold {
 
     /// Waits for the loss. `watcher` identifies the waiting future from one poll to the next.
     pub(crate) fn poll_lost(&self, watcher: &mut Option<u32>, cx: &mut Context<'_>) -> Poll<Lost> {
+        let _old;
         let mut cell = self.cell();
         if let Stage::Lost(lost) = &cell.stage {
             return Poll::Ready(Lost::clone(lost));
         }
-        cell.watch(watcher, cx);
+        _old = cell.watchers.watch(watcher, For::End, cx);
         Poll::Pending
     }
 
@@ -256,6 +286,7 @@ impl Hold {
         watcher: &mut Option<u32>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
+        let _old;
         let mut cell = self.cell();
         match &cell.stage {
             Stage::Lost(lost) => Poll::Ready(Err(Error::Lost(Lost::clone(lost)))),
@@ -263,17 +294,16 @@ impl Hold {
                 Poll::Ready(cell.renewal_error.as_deref().cloned().map_or(Ok(()), Err))
             }
             Stage::Held => {
-                cell.watch(watcher, cx);
+                _old = cell.watchers.watch(watcher, For::Renewal, cx);
                 Poll::Pending
             }
-            _ => Poll::Ready(Err(Error::Closed)),
+            _ => Poll::Ready(Err(Error::NotHeld)),
         }
     }
 
     pub(crate) fn unwatch(&self, watcher: Option<u32>) {
-        if let Some(watcher) = watcher {
-            self.cell().watchers.retain(|(id, _)| *id != watcher);
-        }
+        let waker = self.cell().watchers.remove(watcher);
+        drop(waker);
     }
 
     fn set_valid_until(&self, tick: Tick) {
@@ -287,31 +317,11 @@ impl Hold {
     }
 }
 
-impl Cell {
-    fn watch(&mut self, watcher: &mut Option<u32>, cx: &mut Context<'_>) {
-        let id = *watcher.get_or_insert_with(|| {
-            self.next_watcher = self.next_watcher.wrapping_add(1);
-            self.next_watcher
-        });
-        match self.watchers.iter_mut().find(|(other, _)| *other == id) {
-            Some((_, waker)) => waker.clone_from(cx.waker()),
-            None => self.watchers.push((id, cx.waker().clone())),
-        }
-    }
-}
-
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold")
             .field("name", &self.name.escape_ascii().to_string())
             .field("stage", &self.cell().stage)
             .finish_non_exhaustive()
-    }
-}
-
-fn remember(slot: &mut Option<Waker>, cx: &mut Context<'_>) {
-    match slot {
-        Some(waker) => waker.clone_from(cx.waker()),
-        None => *slot = Some(cx.waker().clone()),
     }
 }

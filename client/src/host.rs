@@ -13,16 +13,20 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure_core::error::{ConfigError, Failure};
-use tenure_core::leases::{self, Fault, LeaseId, Leases, Notice, Request};
+use tenure_core::leases::{self, LeaseId, Leases, Notice, Request};
 use tenure_core::mux::LinkEvent;
 use tenure_core::time::Tick;
 
 use crate::binding::{Binding, Timer};
+use crate::config::Config;
 use crate::error::Error;
 use crate::hold::{Hold, Told};
-use crate::observer::{Event, Observer};
+use crate::locks::Locks;
+use crate::observer::Observer;
 use crate::options::LockOptions;
 use crate::store::{End, Store};
+use crate::untold::Untold;
+use crate::waiters::{self, For, Waiters};
 
 /// While anything is held the driver wakes at least this often: a timer does not count a suspension.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
@@ -36,7 +40,6 @@ pub(crate) trait Machine: Send + 'static {
     fn end(&mut self, now: Tick, id: LeaseId, how: End);
     fn renew_now(&mut self, now: Tick, id: LeaseId);
     fn close(&mut self, now: Tick);
-    fn is_finished(&self) -> bool;
     fn handle_timeout(&mut self, now: Tick);
     /// When the driver must run at the latest.
     fn deadline(&self, now: Tick) -> Option<Tick>;
@@ -68,7 +71,48 @@ pub(crate) enum Signal {
     Link(LinkEvent),
 }
 
-pub(crate) struct Shared<M, B> {
+/// Locks and their driver over a machine that is made from the seed of its jitter.
+pub(crate) fn open<M: Machine, B: Binding>(
+    binding: Arc<B>,
+    config: &Config,
+    machine: impl FnOnce(u64) -> Result<M, Error>,
+) -> Result<(Locks, Driver), Error> {
+    let defaults = config.defaults()?;
+    let mut seed = [0; 8];
+    fill(&*binding, &mut seed)?;
+    let shared = Arc::new(Shared {
+        observer: config.observer(),
+        state: Mutex::new(State {
+            machine: machine(u64::from_le_bytes(seed))?,
+            holds: Vec::new(),
+            signals: Vec::new(),
+            driver: None,
+            armed: Tick::MAX,
+            ready: None,
+            waiting: Waiters::default(),
+            closed: false,
+            gone: false,
+            untold: VecDeque::new(),
+            telling: false,
+        }),
+        binding,
+    });
+    let locks = Locks::new(Arc::new(Handle(Arc::clone(&shared)))).with_defaults(defaults);
+    let driving = Driving {
+        shared,
+        timer: None,
+        wakers: Vec::new(),
+    };
+    Ok((locks, Driver(Box::pin(driving))))
+}
+
+fn fill<B: Binding>(binding: &B, bytes: &mut [u8]) -> Result<(), Error> {
+    binding
+        .entropy(bytes)
+        .map_err(|error| Error::input(format!("the system gives no entropy: {error}")))
+}
+
+struct Shared<M, B> {
     binding: Arc<B>,
     observer: Option<Arc<dyn Observer>>,
     state: Mutex<State<M>>,
@@ -82,84 +126,61 @@ struct State<M> {
     driver: Option<Waker>,
     /// What the driver's timer is set to.
     armed: Tick,
+    /// Whether the server has been reached, or why not.
     ready: Option<Result<(), Error>>,
     /// Those who wait for `ready`, or for the end.
-    waiting: Vec<Waker>,
+    waiting: Waiters,
     closed: bool,
     /// The driver has ended.
     gone: bool,
     /// For the observer, in order.
-    seen: VecDeque<Seen>,
+    untold: VecDeque<Untold>,
+    /// A thread is telling it.
     telling: bool,
 }
 
-/// What the observer is still to be told.
-enum Seen {
-    Lease(Arc<Hold>, Notice, Duration),
-    Link(LinkEvent),
-    Dropped(Arc<Hold>, Duration),
-    Cancelled(Arc<Hold>, Duration),
-}
-
 impl<M: Machine, B: Binding> Shared<M, B> {
-    pub(crate) fn new(
-        machine: M,
-        binding: Arc<B>,
-        observer: Option<Arc<dyn Observer>>,
-    ) -> Arc<Shared<M, B>> {
-        Arc::new(Shared {
-            binding,
-            observer,
-            state: Mutex::new(State {
-                machine,
-                holds: Vec::new(),
-                signals: Vec::new(),
-                driver: None,
-                armed: Tick::MAX,
-                ready: None,
-                waiting: Vec::new(),
-                closed: false,
-                gone: false,
-                seen: VecDeque::new(),
-                telling: false,
-            }),
-        })
-    }
-
-    /// Makes a change as a caller: what it leads to goes out at once, as far as that needs no waiting.
-    fn change<R>(&self, change: impl FnOnce(&mut State<M>, Tick) -> R) -> R {
+    /// Makes a change as a caller: what it leads to goes out at once, as far as that needs no waiting. `change` may add
+    /// wakers, to be called once the lock is given back.
+    fn change<R>(&self, change: impl FnOnce(&mut State<M>, Tick, &mut Vec<Waker>) -> R) -> R {
         let mut wakers = Vec::new();
         let mut state = self.lock();
         // Read before the bytes are looked at that the change leads to.
         let now = self.binding.now_for_sending();
-        let result = change(&mut state, now);
+        let result = change(&mut state, now, &mut wakers);
         state.flush(now, self.observer.is_some(), &mut wakers);
         let due = state.machine.deadline(now).unwrap_or(Tick::MAX);
         if due < state.armed || state.machine.needs_driver() || state.is_over() {
             wakers.extend(state.driver.clone());
         }
         drop(state);
-        self.tell(wakers);
+        self.tell(&mut wakers);
         result
     }
 
     /// Calls wakers and the observer. No lock is held.
-    fn tell(&self, wakers: Vec<Waker>) {
-        wakers.into_iter().for_each(Waker::wake);
+    fn tell(&self, wakers: &mut Vec<Waker>) {
+        wakers.drain(..).for_each(Waker::wake);
         let Some(observer) = &self.observer else {
             return;
         };
-        let mut state = self.lock();
         // One thread tells at a time, so that the events of a lock come in order.
-        if std::mem::replace(&mut state.telling, true) {
+        if std::mem::replace(&mut self.lock().telling, true) {
             return;
         }
-        while let Some(seen) = state.seen.pop_front() {
-            drop(state);
-            seen.tell(&**observer);
-            state = self.lock();
+        loop {
+            let untold = {
+                let mut state = self.lock();
+                match state.untold.pop_front() {
+                    Some(untold) => untold,
+                    None => {
+                        state.telling = false;
+                        return;
+                    }
+                }
+            };
+            untold.tell(&**observer);
         }
-        state.telling = false;
     }
 
     fn lock(&self) -> MutexGuard<'_, State<M>> {
@@ -170,7 +191,7 @@ impl<M: Machine, B: Binding> Shared<M, B> {
 
 impl<M: Machine> State<M> {
     fn is_over(&self) -> bool {
-        self.closed && self.machine.is_finished()
+        self.closed && self.machine.leases().is_empty()
     }
 
     fn flush(&mut self, now: Tick, observed: bool, wakers: &mut Vec<Waker>) {
@@ -184,7 +205,7 @@ impl<M: Machine> State<M> {
         }
         self.signals = signals;
         if self.is_over() {
-            wakers.append(&mut self.waiting);
+            self.waiting.take(For::End, wakers);
         }
     }
 
@@ -203,8 +224,8 @@ impl<M: Machine> State<M> {
         };
         let Told { lasted, over } = hold.tell(&event.notice, now, wakers);
         if observed {
-            self.seen
-                .push_back(Seen::Lease(Arc::clone(hold), event.notice, lasted));
+            self.untold
+                .push_back(Untold::Lease(Arc::clone(hold), event.notice, lasted));
         }
         if over {
             *slot = None;
@@ -212,19 +233,18 @@ impl<M: Machine> State<M> {
     }
 
     fn link_event(&mut self, event: LinkEvent, observed: bool, wakers: &mut Vec<Waker>) {
-        let ready = match &event {
-            LinkEvent::Up(_) => Some(Ok(())),
-            LinkEvent::Failed { fault, text } => {
-                Some(Err(Error::of_failure(Failure::Link(*fault), text.clone())))
+        match (&event, &self.ready) {
+            (LinkEvent::Up(_), _) => self.ready = Some(Ok(())),
+            (LinkEvent::Failed { fault, text }, None | Some(Err(_))) => {
+                self.ready = Some(Err(Error::of_failure(Failure::Link(*fault), text.clone())));
             }
-            _ => None,
-        };
-        if self.ready.is_none() && ready.is_some() {
-            self.ready = ready;
-            wakers.append(&mut self.waiting);
+            _ => {}
+        }
+        if self.ready.is_some() {
+            self.waiting.take(For::End, wakers);
         }
         if observed {
-            self.seen.push_back(Seen::Link(event));
+            self.untold.push_back(Untold::Link(event));
         }
     }
 
@@ -242,35 +262,42 @@ impl<M: Machine> State<M> {
             self.machine.close(now);
         }
     }
+
+    /// The driver is gone: nobody will read the answers to the releases that are on their way.
+    fn end_releases(&mut self, now: Tick, observed: bool, wakers: &mut Vec<Waker>) {
+        self.gone = true;
+        for slot in &mut self.holds {
+            if let Some(hold) = slot.take_if(|hold| hold.is_ending()) {
+                let notice = Notice::Released { confirmed: false };
+                let Told { lasted, .. } = hold.tell(&notice, now, wakers);
+                if observed {
+                    self.untold.push_back(Untold::Lease(hold, notice, lasted));
+                }
+            }
+        }
+        self.waiting.take(For::End, wakers);
+    }
 }
 
 /// The store that callers hold. When the last of them is gone, the driver ends.
-pub(crate) struct Front<M: Machine, B: Binding>(Arc<Shared<M, B>>);
+struct Handle<M: Machine, B: Binding>(Arc<Shared<M, B>>);
 
-impl<M: Machine, B: Binding> Front<M, B> {
-    pub(crate) fn new(shared: &Arc<Shared<M, B>>) -> Front<M, B> {
-        Front(Arc::clone(shared))
-    }
-}
-
-impl<M: Machine, B: Binding> Drop for Front<M, B> {
+impl<M: Machine, B: Binding> Drop for Handle<M, B> {
     fn drop(&mut self) {
         // No handle, no guard, no future is left: only clean-ups can be.
-        self.0.change(|state, now| state.close(now));
+        self.0.change(|state, now, _| state.close(now));
     }
 }
 
-impl<M: Machine, B: Binding> Store for Front<M, B> {
+impl<M: Machine, B: Binding> Store for Handle<M, B> {
     fn acquire(&self, options: &LockOptions, hold: &Arc<Hold>) {
         let terms = match options.lease.build() {
             Ok(terms) => terms,
             Err(error) => return hold.fail(error.into()),
         };
         let mut secret = [0; 16];
-        if let Err(error) = self.0.binding.entropy(&mut secret) {
-            return hold.fail(Error::input(format!(
-                "the system gives no entropy: {error}"
-            )));
+        if let Err(error) = fill(&*self.0.binding, &mut secret) {
+            return hold.fail(error);
         }
         let request = Request {
             name: hold.name(),
@@ -279,7 +306,7 @@ impl<M: Machine, B: Binding> Store for Front<M, B> {
             secret,
             since_ms: self.0.binding.unix_ms(),
         };
-        let refused = self.0.change(|state, now| {
+        let refused = self.0.change(|state, now, _| {
             if state.closed || state.gone {
                 return Some(Error::Closed);
             }
@@ -299,83 +326,89 @@ impl<M: Machine, B: Binding> Store for Front<M, B> {
     fn end(&self, hold: &Arc<Hold>, how: End) {
         let Some(id) = hold.id() else { return };
         let observed = self.0.observer.is_some();
-        self.0.change(|state, now| {
+        self.0.change(|state, now, wakers| {
+            let waited = hold.waiting(now);
+            let held = hold.let_go(now, wakers);
             if how == End::Drop && observed {
-                let seen = hold
-                    .waiting(now)
-                    .map(|waited| Seen::Cancelled(Arc::clone(hold), waited));
-                state.seen.extend(seen);
-            }
-            let held = hold.let_go(now);
-            if let (End::Drop, Some(held), true) = (how, held, observed) {
-                state.seen.push_back(Seen::Dropped(Arc::clone(hold), held));
+                let cancelled = waited.map(|waited| Untold::Cancelled(Arc::clone(hold), waited));
+                let dropped = held.map(|held| Untold::Dropped(Arc::clone(hold), held));
+                state.untold.extend(cancelled.or(dropped));
             }
             state.machine.end(now, id, how);
-            if how == End::Drop
+            // Whoever was told of the loss, or has left, is told nothing more.
+            if (how == End::Drop || hold.lost().is_some())
                 && let Some(slot) = state.holds.get_mut(id.index())
             {
                 slot.take_if(|other| Arc::ptr_eq(other, hold));
+            }
+            if state.gone {
+                state.end_releases(now, observed, wakers);
             }
         });
     }
 
     fn renew(&self, hold: &Arc<Hold>) {
         let Some(id) = hold.id() else { return };
-        self.0.change(|state, now| state.machine.renew_now(now, id));
+        self.0
+            .change(|state, now, _| state.machine.renew_now(now, id));
     }
 
     fn now(&self) -> Tick {
         self.0.binding.now()
     }
 
-    fn about_now(&self) -> Tick {
+    fn now_for_sending(&self) -> Tick {
         self.0.binding.now_for_sending()
     }
 
-    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_ready(
+        &self,
+        watcher: &mut Option<u32>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
+        let _old;
         let mut state = self.0.lock();
         match &state.ready {
+            _ if state.gone || state.closed => Poll::Ready(Err(Error::Closed)),
             Some(ready) => Poll::Ready(ready.clone()),
-            None if state.gone || state.closed => Poll::Ready(Err(Error::Closed)),
             None => {
-                state.waiting.push(cx.waker().clone());
+                _old = state.waiting.watch(watcher, For::End, cx);
                 Poll::Pending
             }
         }
     }
 
     fn close(&self) {
-        self.0.change(|state, now| state.close(now));
+        self.0.change(|state, now, wakers| {
+            state.close(now);
+            // Those who wait to be ready never will be.
+            state.waiting.take(For::End, wakers);
+        });
     }
 
-    fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_closed(&self, watcher: &mut Option<u32>, cx: &mut Context<'_>) -> Poll<()> {
+        let _old;
         let mut state = self.0.lock();
         if state.gone || state.is_over() {
             return Poll::Ready(());
         }
-        state.waiting.push(cx.waker().clone());
+        _old = state.waiting.watch(watcher, For::End, cx);
         Poll::Pending
+    }
+
+    fn unwatch(&self, watcher: Option<u32>) {
+        let waker = self.0.lock().waiting.remove(watcher);
+        drop(waker);
     }
 }
 
 /// Reads, keeps time and reconnects: a future to be run beside the program's own.
 ///
-/// It ends once every handle and guard is gone, or after [`Locks::close`](crate::Locks::close), when everything is
-/// released or has expired. If it is dropped before - its runtime ends - the client is closed: requests fail,
-/// holds are told, and what a dropped guard still has to release is written as far as the socket takes it.
+/// It ends once every handle and guard is gone, or after [`Locks::close`], when everything is released or has expired.
+/// If it is dropped before - its runtime ends - the client is closed: requests fail, holds are told, and what a dropped
+/// guard still has to release is written as far as the socket takes it.
 #[must_use = "nothing is read and nothing is renewed unless the driver is run: spawn it"]
 pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
-
-impl Driver {
-    pub(crate) fn new<M: Machine, B: Binding>(shared: Arc<Shared<M, B>>) -> Driver {
-        let timer = Box::pin(shared.binding.timer());
-        Driver(Box::pin(Turning {
-            shared,
-            timer,
-            wakers: Vec::new(),
-        }))
-    }
-}
 
 impl Future for Driver {
     type Output = ();
@@ -391,39 +424,44 @@ impl fmt::Debug for Driver {
     }
 }
 
-struct Turning<M: Machine, B: Binding> {
+struct Driving<M: Machine, B: Binding> {
     shared: Arc<Shared<M, B>>,
-    timer: Pin<Box<B::Timer>>,
+    /// Made at the first poll, which is inside the runtime.
+    timer: Option<Pin<Box<B::Timer>>>,
     wakers: Vec<Waker>,
 }
 
-impl<M: Machine, B: Binding> Turning<M, B> {
+impl<M: Machine, B: Binding> Driving<M, B> {
     /// One poll under the lock. Ready when everything is over.
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Turning {
+        let Driving {
             shared,
             timer,
             wakers,
         } = self;
+        let timer = timer.get_or_insert_with(|| Box::pin(shared.binding.timer()));
         let observed = shared.observer.is_some();
+        // Declared before the lock, dropped after it.
+        let _old;
         let mut state = shared.lock();
-        match &mut state.driver {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => state.driver = Some(cx.waker().clone()),
-        }
+        _old = waiters::set(&mut state.driver, cx);
         for _ in 0..ROUNDS {
-            // What has arrived is taken in before anything is given up.
             let Arrived { at, more } = state.machine.poll_in(cx);
             let now = at.unwrap_or_else(|| shared.binding.now());
+            if more {
+                // All that has arrived is taken in before anything is given up.
+                state.flush(now, observed, wakers);
+                continue;
+            }
             state.machine.handle_timeout(now);
             state.flush(now, observed, wakers);
             if state.is_over() {
                 state.gone = true;
                 state.machine.shut_down();
-                wakers.append(&mut state.waiting);
+                state.waiting.take(For::End, wakers);
                 return Poll::Ready(());
             }
-            if more || state.machine.poll_out(cx).is_ready() {
+            if state.machine.poll_out(cx).is_ready() {
                 continue;
             }
             let mut due = state.machine.deadline(now).unwrap_or(Tick::MAX);
@@ -448,103 +486,26 @@ impl<M: Machine, B: Binding> Turning<M, B> {
     }
 }
 
-impl<M: Machine, B: Binding> Future for Turning<M, B> {
+impl<M: Machine, B: Binding> Future for Driving<M, B> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let poll = self.turn(cx);
-        if !self.wakers.is_empty() || self.shared.observer.is_some() {
-            let mut wakers = std::mem::take(&mut self.wakers);
-            wakers.drain(..).for_each(Waker::wake);
-            self.wakers = wakers;
-            self.shared.tell(Vec::new());
-        }
+        let Driving { shared, wakers, .. } = &mut *self;
+        shared.tell(wakers);
         poll
     }
 }
 
-impl<M: Machine, B: Binding> Drop for Turning<M, B> {
+impl<M: Machine, B: Binding> Drop for Driving<M, B> {
     fn drop(&mut self) {
-        self.shared.change(|state, now| {
-            state.driver = None;
-            state.close(now);
-            state.gone = true;
+        let observed = self.shared.observer.is_some();
+        // What closing has to tell and to send comes first, then the releases that nobody will hear of.
+        self.shared.change(|state, now, _| state.close(now));
+        let driver = self.shared.change(|state, now, wakers| {
+            state.end_releases(now, observed, wakers);
+            state.driver.take()
         });
-        // Those who wait for the end are told that there is nobody to wait for.
-        let waiting = std::mem::take(&mut self.shared.lock().waiting);
-        waiting.into_iter().for_each(Waker::wake);
-    }
-}
-
-impl Seen {
-    fn tell(&self, observer: &dyn Observer) {
-        match self {
-            Seen::Link(event) => match event {
-                LinkEvent::Up(info) => observer.event(&Event::Connected(info)),
-                LinkEvent::Down(fault) => observer.event(&Event::Disconnected(*fault)),
-                LinkEvent::Failed { fault, text } => {
-                    observer.event(&Event::ConnectFailed {
-                        fault: *fault,
-                        text: text.as_deref(),
-                    });
-                }
-                _ => {}
-            },
-            Seen::Dropped(hold, held) => observer.event(&Event::Dropped {
-                name: hold.name(),
-                held: *held,
-            }),
-            Seen::Cancelled(hold, waited) => {
-                observer.event(&Event::Cancelled {
-                    name: hold.name(),
-                    waited: *waited,
-                });
-            }
-            Seen::Lease(hold, notice, lasted) => tell_lease(observer, hold.name(), notice, *lasted),
-        }
-    }
-}
-
-fn tell_lease(observer: &dyn Observer, name: &[u8], notice: &Notice, lasted: Duration) {
-    let failed = |error: &Error| {
-        observer.event(&Event::Failed {
-            name,
-            error,
-            waited: lasted,
-        })
-    };
-    match notice {
-        Notice::Acquired { .. } => observer.event(&Event::Acquired {
-            name,
-            waited: lasted,
-        }),
-        Notice::Held(holder) => observer.event(&Event::Held { name, holder }),
-        Notice::TimedOut(holder) => failed(&Error::TimedOut {
-            holder: holder.clone(),
-        }),
-        Notice::Failed(fault) => failed(&fault.clone().into()),
-        Notice::Renewed { .. } => observer.event(&Event::Renewed { name }),
-        Notice::RenewalFailed(fault) => {
-            observer.event(&Event::RenewalFailed {
-                name,
-                error: &Fault::clone(fault).into(),
-            });
-        }
-        Notice::Lost { lost, by } => {
-            let lost = crate::lock::Lost::new(*lost, by.clone());
-            observer.event(&Event::Lost {
-                name,
-                lost: &lost,
-                held: lasted,
-            });
-        }
-        Notice::Released { confirmed } => {
-            observer.event(&Event::Released {
-                name,
-                confirmed: *confirmed,
-                held: lasted,
-            });
-        }
-        Notice::Abandoned => observer.event(&Event::Abandoned { name }),
+        drop(driver);
     }
 }

@@ -29,7 +29,9 @@ mod observer;
 mod options;
 mod redis;
 pub mod store;
+mod untold;
 mod url;
+mod waiters;
 
 pub use binding::Binding;
 pub use config::Config;
@@ -42,6 +44,7 @@ pub use observer::{Event, Observer};
 pub use options::LockOptions;
 pub use redis::connect_with;
 pub use tenure_core::config::Wait;
+pub use tenure_core::conn::{Flavour, ServerInfo};
 pub use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError};
 pub use tenure_core::lease::Cause;
 pub use tenure_core::leases::Holder;

@@ -125,24 +125,9 @@ impl Held {
     /// `Ok` while the lock is held.
     ///
     /// # Errors
-    /// [`Error::Lost`] with the cause; [`Error::Closed`] once it was released or abandoned.
+    /// [`Error::Lost`] with the cause; [`Error::NotHeld`] once it was released or abandoned.
     pub fn check(&self) -> Result<(), Error> {
-        if self.is_held() {
-            return Ok(());
-        }
-        if let Some(lost) = self.hold.lost() {
-            return Err(Error::Lost(lost));
-        }
-        let Some(stop_by) = self.hold.valid_until() else {
-            return Err(Error::Closed);
-        };
-        // The clock knows it before the driver could tell.
-        let late_by = self.store.now().saturating_since(stop_by);
-        Err(Error::Lost(Lost {
-            cause: Cause::Expired { late_by },
-            by: None,
-            stop_by,
-        }))
+        self.hold.check(self.store.now())
     }
 
     /// How long the lock stays held if nothing is renewed any more; zero when it is not held.
@@ -158,7 +143,8 @@ impl Held {
         lost.stop_by.saturating_since(self.store.now())
     }
 
-    /// Waits for the loss. Never ready if the lock is released or abandoned instead.
+    /// Waits for the loss. Never ready if the lock is released or abandoned instead: a task that waits for it is to be
+    /// aborted when the work is done, or waits beside the work in one `select!`.
     ///
     /// Told once a renewal has not been confirmed in time, while the key still excludes others, so that
     /// the work can stop. Dropping the future is free.
@@ -173,7 +159,7 @@ impl Held {
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock is lost; [`Error::Unavailable`] or another error if this renewal did not
-    /// count, while the hold goes on; [`Error::Closed`] once it was released. Dropping the future leaves
+    /// count, while the hold goes on; [`Error::NotHeld`] once it was released. Dropping the future leaves
     /// the renewal under way.
     pub async fn renew_now(&self) -> Result<(), Error> {
         let seen = self.hold.renewals();

@@ -76,14 +76,12 @@ impl Locks {
         }
     }
 
-    /// Waits until the store can be reached for the first time.
+    /// Waits until the server has been reached, or a first try to reach it has failed.
     ///
     /// # Errors
-    /// Why the first try to connect failed. The driver goes on trying.
+    /// Why the first try to connect failed. The driver goes on trying; once it has succeeded, so does this.
     pub fn ready(&self) -> Ready {
-        Ready {
-            store: Arc::clone(&self.store),
-        }
+        Ready(Waiting::new(&self.store))
     }
 
     /// Ends this client for all its clones: new requests get [`Error::Closed`], waiting ones fail with it, and
@@ -93,9 +91,7 @@ impl Locks {
     /// at most. The closing begins at once, also if the future is dropped.
     pub fn close(&self) -> Closing {
         self.store.close();
-        Closing {
-            store: Arc::clone(&self.store),
-        }
+        Closing(Waiting::new(&self.store))
     }
 }
 
@@ -167,7 +163,8 @@ impl Request {
         Acquiring(Asking::new(self))
     }
 
-    /// Makes exactly one attempt, whatever wait is set. Cancelled as [`acquire`](Request::acquire).
+    /// Makes exactly one attempt, whatever wait is set. Without an answer it fails after connect limit and reply limit, 10 s
+    /// at the defaults. Cancelled as [`acquire`](Request::acquire).
     ///
     /// # Errors
     /// As for `acquire`, without `TimedOut`: a name that is taken is [`Attempt::Held`].
@@ -255,21 +252,23 @@ impl Asking {
             options,
         }) = self.request.take()
         {
-            let hold = Arc::new(Hold::new(name, store.about_now()));
+            let hold = Arc::new(Hold::new(name, store.now_for_sending()));
             store.acquire(&options, &hold);
             self.asked = Some((hold, store));
         }
-        let Some((hold, _)) = &self.asked else {
-            return Poll::Ready(Err(Error::Closed));
-        };
-        let answer = std::task::ready!(hold.poll_acquired(cx));
         let Some((hold, store)) = self.asked.take() else {
-            return Poll::Pending;
+            // Polled again after it was ready, which nobody should do.
+            return Poll::Ready(Err(Error::NotHeld));
         };
-        Poll::Ready(answer.map(|holder| match holder {
-            Some(holder) => Attempt::Held(holder),
-            None => Attempt::Acquired(Lock::new(hold, store)),
-        }))
+        match hold.poll_acquired(cx) {
+            Poll::Pending => {
+                self.asked = Some((hold, store));
+                Poll::Pending
+            }
+            Poll::Ready(Ok(Some(holder))) => Poll::Ready(Ok(Attempt::Held(holder))),
+            Poll::Ready(Ok(None)) => Poll::Ready(Ok(Attempt::Acquired(Lock::new(hold, store)))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        }
     }
 }
 
@@ -283,29 +282,48 @@ impl Drop for Asking {
 
 /// The future of [`Locks::ready`].
 #[must_use = "futures do nothing unless polled"]
-pub struct Ready {
+pub struct Ready(Waiting);
+
+/// The future of [`Locks::close`].
+#[must_use = "the closing has begun; await it to know that every release is confirmed"]
+pub struct Closing(Waiting);
+
+/// A future that waits for something of a store.
+struct Waiting {
     store: Arc<dyn Store>,
+    watcher: Option<u32>,
+}
+
+impl Waiting {
+    fn new(store: &Arc<dyn Store>) -> Waiting {
+        Waiting {
+            store: Arc::clone(store),
+            watcher: None,
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.store.unwatch(self.watcher);
+    }
 }
 
 impl Future for Ready {
     type Output = Result<(), Error>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.store.poll_ready(cx)
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Waiting { store, watcher } = &mut self.0;
+        store.poll_ready(watcher, cx)
     }
-}
-
-/// The future of [`Locks::close`].
-#[must_use = "the closing has begun; await it to know that every release is confirmed"]
-pub struct Closing {
-    store: Arc<dyn Store>,
 }
 
 impl Future for Closing {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.store.poll_closed(cx)
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Waiting { store, watcher } = &mut self.0;
+        store.poll_closed(watcher, cx)
     }
 }
 

@@ -13,7 +13,7 @@ use tenure_core::time::Tick;
 use crate::binding::Binding;
 use crate::config::Config;
 use crate::error::Error;
-use crate::host::{Arrived, Driver, Front, Machine, Shared, Signal};
+use crate::host::{Arrived, Driver, Machine, Signal, open};
 use crate::locks::Locks;
 use crate::store::End;
 
@@ -25,32 +25,36 @@ use crate::store::End;
 /// # Errors
 /// [`Error::Misconfigured`] for a prefix, label or default that is refused.
 pub fn memory_with<B: Binding>(binding: B, config: &Config) -> Result<(Locks, Driver), Error> {
-    let defaults = config.defaults()?;
-    let mut seed = [0; 8];
-    binding
-        .entropy(&mut seed)
-        .map_err(|error| Error::input(format!("the system gives no entropy: {error}")))?;
-    let machine = Memory {
-        leases: Leases::new(config.names()?, u64::from_le_bytes(seed)),
-        keys: HashMap::new(),
-        closed: false,
-        greeted: false,
-    };
-    let shared = Shared::new(machine, Arc::new(binding), config.observer());
-    let locks = Locks::new(Arc::new(Front::new(&shared))).with_defaults(defaults);
-    Ok((locks, Driver::new(shared)))
+    open(Arc::new(binding), config, |seed| {
+        Ok(Memory {
+            leases: Leases::new(config.names()?, seed),
+            keys: HashMap::new(),
+            sweep_at: SWEEP,
+            greeted: false,
+        })
+    })
 }
+
+/// Expired keys are swept out when there are so many, and again at twice what was left.
+const SWEEP: usize = 1024;
 
 /// Leases, and the keys a server would have.
 #[derive(Debug)]
 pub(crate) struct Memory {
     leases: Leases,
     keys: HashMap<Box<[u8]>, (Value, Tick)>,
-    closed: bool,
+    sweep_at: usize,
     greeted: bool,
 }
 
 impl Memory {
+    fn sweep(&mut self, now: Tick) {
+        if self.keys.len() >= self.sweep_at {
+            self.keys.retain(|_, (_, expiry)| *expiry > now);
+            self.sweep_at = SWEEP.max(self.keys.len() * 2);
+        }
+    }
+
     /// Carries an operation out, as a server would in one step.
     fn execute(&mut self, now: Tick, op: Op) -> Option<Outcome> {
         let lease = self.leases.lease(op.id)?;
@@ -65,6 +69,7 @@ impl Memory {
             (OpKind::Acquire { attempt }, None) => {
                 let value = self.leases.value(op.id, attempt)?;
                 self.keys.insert(key.into(), (value, expiry));
+                self.sweep(now);
                 granted
             }
             (OpKind::Acquire { .. }, Some((value, until))) => Outcome::Refused {
@@ -136,12 +141,7 @@ impl Machine for Memory {
     }
 
     fn close(&mut self, now: Tick) {
-        self.closed = true;
         self.leases.close(now);
-    }
-
-    fn is_finished(&self) -> bool {
-        self.closed && self.leases.is_empty()
     }
 
     fn handle_timeout(&mut self, now: Tick) {
@@ -187,5 +187,47 @@ impl Machine for Memory {
 
     fn shut_down(&mut self) {
         self.keys.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tenure_core::config::{LeaseConfig, Wait};
+    use tenure_core::names::Names;
+
+    use super::*;
+
+    #[test]
+    fn names_that_nobody_asks_for_again_are_forgotten() {
+        let names = Names::new("lock:", "me").unwrap();
+        let mut memory = Memory {
+            leases: Leases::new(names, 1),
+            keys: HashMap::new(),
+            sweep_at: SWEEP,
+            greeted: true,
+        };
+        let terms = LeaseConfig::new(Duration::from_millis(20)).build().unwrap();
+        let (mut now, mut signals) = (Tick::ZERO, Vec::new());
+        for index in 0..10 * SWEEP {
+            let name = format!("name {index}");
+            let (wait, secret) = (Wait::Now, [0; 16]);
+            let request = Request {
+                name: name.as_bytes(),
+                terms,
+                wait,
+                secret,
+                since_ms: 0,
+            };
+            let id = memory.acquire(now, &request).unwrap();
+            memory.flush(now, &mut signals);
+            assert!(memory.leases.holds_at(id, now));
+            memory.end(now, id, End::Abandon);
+            memory.flush(now, &mut signals);
+            signals.clear();
+            now = now + Duration::from_millis(1);
+        }
+        assert!(memory.keys.len() <= SWEEP, "{} keys", memory.keys.len());
     }
 }

@@ -11,8 +11,10 @@ use crate::lock::Lost;
 
 /// Is told of everything worth a log line or a counter.
 ///
-/// Called after the change, with no lock held, on whatever thread brought it about; it may call
-/// [`Locks`](crate::Locks), and must not block. Events of one lock come in order.
+/// Called after the change, with no lock held. Events of one lock come in order, so one thread tells at a time: the
+/// event of a call may be told by another thread, after the call has returned. It may call
+/// [`Locks`](crate::Locks) but should not keep one, which would keep the client alive; it must not block. A
+/// panic in it is caught.
 ///
 /// ```
 /// use tenure_client::{Event, Observer};
@@ -39,6 +41,7 @@ pub enum Event<'a> {
     /// Connected, the handshake is done.
     Connected(&'a ServerInfo),
     /// A try to connect failed; another follows.
+    #[non_exhaustive]
     ConnectFailed {
         /// Why.
         fault: LinkFault,
@@ -48,6 +51,7 @@ pub enum Event<'a> {
     /// The connection was lost; another is on its way.
     Disconnected(LinkFault),
     /// A lock was acquired.
+    #[non_exhaustive]
     Acquired {
         /// Its name.
         name: &'a [u8],
@@ -55,6 +59,7 @@ pub enum Event<'a> {
         waited: Duration,
     },
     /// A single try found the name taken.
+    #[non_exhaustive]
     Held {
         /// Its name.
         name: &'a [u8],
@@ -62,6 +67,7 @@ pub enum Event<'a> {
         holder: &'a Holder,
     },
     /// A request failed, or timed out.
+    #[non_exhaustive]
     Failed {
         /// Its name.
         name: &'a [u8],
@@ -71,11 +77,13 @@ pub enum Event<'a> {
         waited: Duration,
     },
     /// A renewal was confirmed.
+    #[non_exhaustive]
     Renewed {
         /// Its name.
         name: &'a [u8],
     },
     /// A renewal did not count; the hold goes on until it is given up.
+    #[non_exhaustive]
     RenewalFailed {
         /// Its name.
         name: &'a [u8],
@@ -83,6 +91,7 @@ pub enum Event<'a> {
         error: &'a Error,
     },
     /// A hold was lost.
+    #[non_exhaustive]
     Lost {
         /// Its name.
         name: &'a [u8],
@@ -91,21 +100,24 @@ pub enum Event<'a> {
         /// How long it had been held.
         held: Duration,
     },
-    /// A hold was released by its holder and the answer is known.
+    /// A hold was released by its holder, who is told so.
+    #[non_exhaustive]
     Released {
         /// Its name.
         name: &'a [u8],
-        /// Whether the server confirmed it.
+        /// Whether the server confirmed it; if not, the clean-up goes on in the background.
         confirmed: bool,
         /// How long it was held.
         held: Duration,
     },
     /// A hold was left to its TTL.
+    #[non_exhaustive]
     Abandoned {
         /// Its name.
         name: &'a [u8],
     },
     /// A guard was dropped: its release is on its way.
+    #[non_exhaustive]
     Dropped {
         /// Its name.
         name: &'a [u8],
@@ -113,6 +125,7 @@ pub enum Event<'a> {
         held: Duration,
     },
     /// A request was cancelled: its future was dropped.
+    #[non_exhaustive]
     Cancelled {
         /// Its name.
         name: &'a [u8],

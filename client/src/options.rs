@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use tenure_core::config::{LeaseConfig, Wait};
 
-/// The options of a request, to be kept and used many times. What a request leaves unset comes from
-/// the defaults of its [`Locks`](crate::Locks).
+/// All the options of a request, to be kept and used many times.
+///
+/// Given to a request they replace every default of its [`Locks`](crate::Locks); the methods of
+/// [`Request`](crate::Request) change one option each.
 ///
 /// ```
 /// use std::time::Duration;
@@ -71,7 +73,9 @@ impl LockOptions {
         self
     }
 
-    /// How long the reply to a renewal may take before its connection counts as dead.
+    /// How long the reply to a renewal may take before its connection counts as dead. Default: a fifth of the time
+    /// between `renew_every` and `give_up_after`; at most a third of it, and at most the reply limit of
+    /// [`Config`](crate::Config), 5 s.
     #[must_use]
     pub const fn reply_limit(mut self, limit: Duration) -> LockOptions {
         self.lease = self.lease.reply_limit(limit);

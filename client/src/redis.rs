@@ -9,12 +9,12 @@ use std::task::{Context, Poll};
 use tenure_core::error::ConfigError;
 use tenure_core::leases::{LeaseId, Leases, Request};
 use tenure_core::mux::{Mux, Output};
-use tenure_core::time::{Deadline, Tick};
+use tenure_core::time::Tick;
 
-use crate::binding::{Binding, Stream};
+use crate::binding::{Binding, Endpoint, Stream};
 use crate::config::Config;
 use crate::error::Error;
-use crate::host::{Arrived, Driver, Front, Machine, Shared, Signal};
+use crate::host::{Arrived, Driver, Machine, Signal, open};
 use crate::locks::Locks;
 use crate::store::End;
 
@@ -28,28 +28,27 @@ const READS: usize = 16;
 /// # Errors
 /// [`Error::Misconfigured`] for a prefix, label, client name, limit or default that is refused.
 pub fn connect_with<B: Binding>(binding: B, config: &Config) -> Result<(Locks, Driver), Error> {
-    let defaults = config.defaults()?;
-    let mut seed = [0; 8];
-    binding
-        .entropy(&mut seed)
-        .map_err(|error| Error::input(format!("the system gives no entropy: {error}")))?;
-    let binding = Arc::new(binding);
-    let machine = Redis {
-        mux: Mux::new(config.mux()?, u64::from_le_bytes(seed)),
-        config: config.clone(),
-        binding: Arc::clone(&binding),
-        transport: Transport::Closed,
-        blocked: false,
+    let Some(endpoint) = config.endpoint().cloned() else {
+        return Err(Error::input(
+            "these settings are for the store in memory and name no server; use memory_with, or Config::from_url",
+        ));
     };
-    let shared = Shared::new(machine, binding, config.observer());
-    let locks = Locks::new(Arc::new(Front::new(&shared))).with_defaults(defaults);
-    Ok((locks, Driver::new(shared)))
+    let binding = Arc::new(binding);
+    open(Arc::clone(&binding), config, |seed| {
+        Ok(Redis {
+            mux: Mux::new(config.mux()?, seed),
+            endpoint,
+            binding,
+            transport: Transport::Closed,
+            blocked: false,
+        })
+    })
 }
 
 /// The machine, and its transport.
 pub(crate) struct Redis<B: Binding> {
     mux: Mux,
-    config: Config,
+    endpoint: Endpoint,
     binding: Arc<B>,
     transport: Transport<B::Stream>,
     /// The transport took less than it was offered.
@@ -111,6 +110,8 @@ impl<B: Binding> Redis<B> {
                         _ => Err(io::ErrorKind::NotConnected.into()),
                     };
                     match written {
+                        // Nothing, for a write of something: as good as closed.
+                        Ok(0) => self.mux.handle_disconnected(now),
                         Ok(n) => self.mux.transmitted(now, n),
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             self.blocked = true;
@@ -151,19 +152,12 @@ impl<B: Binding> Machine for Redis<B> {
         self.mux.close(now);
     }
 
-    fn is_finished(&self) -> bool {
-        self.mux.is_finished()
-    }
-
     fn handle_timeout(&mut self, now: Tick) {
         self.mux.handle_timeout(now);
     }
 
     fn deadline(&self, now: Tick) -> Option<Tick> {
-        match self.mux.deadline() {
-            Deadline::Never => None,
-            deadline => deadline.at(now),
-        }
+        self.mux.deadline().at(now)
     }
 
     fn flush(&mut self, now: Tick, signals: &mut Vec<Signal>) {
@@ -172,8 +166,7 @@ impl<B: Binding> Machine for Redis<B> {
 
     fn poll_in(&mut self, cx: &mut Context<'_>) -> Arrived {
         if let Transport::Wanted = self.transport {
-            self.transport =
-                Transport::Dialling(Box::pin(self.binding.dial(self.config.endpoint())));
+            self.transport = Transport::Dialling(Box::pin(self.binding.dial(&self.endpoint)));
         }
         if let Transport::Dialling(dial) = &mut self.transport {
             let Poll::Ready(dialled) = dial.as_mut().poll(cx) else {

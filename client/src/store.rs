@@ -26,19 +26,27 @@ pub trait Store: Send + Sync + 'static {
     /// The current time, freshly read.
     fn now(&self) -> Tick;
 
-    /// The current time, cheaply read: to see how long something took.
-    fn about_now(&self) -> Tick {
+    /// The current time where an earlier one is as safe, cheaply read.
+    fn now_for_sending(&self) -> Tick {
         self.now()
     }
 
-    /// Ready once the store can be reached for the first time, or why it cannot.
-    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>>;
+    /// Ready while the store can be reached, or why it cannot. `watcher` identifies the waiting future from one poll to
+    /// the next.
+    fn poll_ready(
+        &self,
+        watcher: &mut Option<u32>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>>;
 
     /// Refuses new requests, fails waiting ones, tells every hold.
     fn close(&self);
 
-    /// Ready once everything is released or has expired after [`close`](Store::close).
-    fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Ready once everything is released or has expired after [`close`](Store::close). `watcher` as above.
+    fn poll_closed(&self, watcher: &mut Option<u32>, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// A future that waited for one of these was dropped.
+    fn unwatch(&self, watcher: Option<u32>);
 }
 
 /// How a request or a hold ends.

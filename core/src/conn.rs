@@ -116,8 +116,6 @@ pub struct Orphan<T> {
     pub tag: T,
     /// Whether its first byte was handed out, so that it may have been executed.
     pub maybe_executed: bool,
-    /// When, if it was.
-    pub handed_out: Option<Tick>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,7 +289,6 @@ impl<T: Copy> Conn<T> {
                 orphan(Orphan {
                     tag,
                     maybe_executed: entry.handed_out.is_some(),
-                    handed_out: entry.handed_out,
                 });
             }
         }

@@ -253,6 +253,8 @@ pub enum Failure {
     TooManyUnanswered,
     /// No reply within the patience of a single try.
     NoReply,
+    /// `max_hold` leaves no room for another renewal.
+    MaxHold,
     /// The client is being closed.
     Closed,
 }
@@ -264,7 +266,7 @@ impl Failure {
             Failure::Server(error) => error.waiting_may_cure(),
             Failure::Link(fault) => fault.waiting_may_cure(),
             Failure::SlowReplies | Failure::NoReply => true,
-            Failure::TooManyUnanswered | Failure::Closed => false,
+            Failure::TooManyUnanswered | Failure::MaxHold | Failure::Closed => false,
         }
     }
 }

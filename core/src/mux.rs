@@ -172,7 +172,6 @@ pub struct Mux {
     partial: Partial,
     again: Vec<Call>,
     rng: Rng,
-    closed: bool,
 }
 
 impl Mux {
@@ -180,7 +179,8 @@ impl Mux {
     pub fn new(config: MuxConfig, seed: u64) -> Mux {
         Mux {
             conn: Conn::new(config.conn.clone()),
-            leases: Leases::new(config.names.clone(), seed),
+            leases: Leases::new(config.names.clone(), seed)
+                .with_limits(config.connect_limit, config.reply_limit),
             config,
             dialect: Dialect::of(&ServerInfo::default()),
             link: Link::Down(Tick::ZERO),
@@ -191,7 +191,6 @@ impl Mux {
             partial: Partial::default(),
             again: Vec::new(),
             rng: Rng::new(seed ^ 0x6a09_e667_f3bc_c908),
-            closed: false,
         }
     }
 
@@ -207,14 +206,9 @@ impl Mux {
         self.link == Link::Up
     }
 
-    /// What the server has been found to speak.
-    pub fn dialect(&self) -> &Dialect {
-        &self.dialect
-    }
-
     /// Whether it was closed and everything has been released or has expired.
     pub fn is_finished(&self) -> bool {
-        self.closed && self.leases.is_empty()
+        self.leases.is_finished()
     }
 
     /// When to call [`handle_timeout`](Mux::handle_timeout), whatever output is left.
@@ -263,7 +257,6 @@ impl Mux {
     /// Every request fails, every hold is told, and what is left to clear goes on until
     /// [`is_finished`](Mux::is_finished).
     pub fn close(&mut self, now: Tick) {
-        self.closed = true;
         self.leases.close(now);
         self.purge(now);
     }

@@ -192,16 +192,6 @@ impl Dialect {
         }
     }
 
-    /// A short name for logs: `redis`, `valkey` or `script`, by how a lock is cleared.
-    pub fn name(&self) -> &'static str {
-        match (self.swap, self.clear) {
-            (true, Form::Delex) => "compare commands (DELEX)",
-            (true, Form::Delifeq) => "compare commands (DELIFEQ)",
-            (true, _) => "compare commands, script to delete",
-            (false, _) => "scripts",
-        }
-    }
-
     /// What `reply` to an operation put in this `form` leads to.
     ///
     /// `expected` is the value that the operation compared with; `partial` is kept from one reply of the

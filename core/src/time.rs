@@ -159,6 +159,4 @@ pub enum Reason {
     ReplyOverdue,
     /// The next try to connect.
     Reconnect,
-    /// The caller's time to re-read its clock.
-    ClockCheck,
 }

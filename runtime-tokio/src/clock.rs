@@ -91,27 +91,99 @@ fn micros(span: Duration) -> u64 {
         .saturating_add(u64::from(span.subsec_micros()))
 }
 
-/// What tokio's monotonic clock has not counted: suspension, and the slewing of the clock.
+/// What the monotonic clock has not counted since this was called: suspension, and the slewing of the clock.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn suspended() -> Duration {
-    use rustix::time::{ClockId, Timespec, clock_gettime};
-
-    let read = |clock| {
-        let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
-        Duration::new(
-            u64::try_from(tv_sec).unwrap_or(0),
-            u32::try_from(tv_nsec).unwrap_or(0),
-        )
-    };
-    // The monotonic clock first: a pause between the readings then counts, and does not vanish.
-    let monotonic = read(ClockId::Monotonic);
-    let ahead = read(ClockId::Boottime).max(read(ClockId::MonotonicRaw));
-    ahead.saturating_sub(monotonic)
+pub(crate) fn suspended() -> Box<dyn Fn() -> Duration + Send + Sync> {
+    let start = Clocks::read();
+    Box::new(move || Clocks::read().uncounted_since(&start))
 }
 
 /// Elsewhere the monotonic clock of the standard library is all there is: it counts suspension on Windows, and on Apple
 /// systems it does not.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn suspended() -> Duration {
-    Duration::ZERO
+pub(crate) fn suspended() -> Box<dyn Fn() -> Duration + Send + Sync> {
+    Box::new(|| Duration::ZERO)
+}
+
+/// One reading of the clocks that tell what happened to a machine.
+#[cfg(any(target_os = "linux", target_os = "android", test))]
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    /// Stands still while the machine is suspended, and is slewed.
+    monotonic: Duration,
+    /// As `monotonic`, and goes on while the machine is suspended.
+    boot: Duration,
+    /// Stands still while the machine is suspended, and is not slewed.
+    raw: Duration,
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", test))]
+impl Clocks {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn read() -> Clocks {
+        use rustix::time::{ClockId, Timespec, clock_gettime};
+
+        let read = |clock| {
+            let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
+            Duration::new(
+                u64::try_from(tv_sec).unwrap_or(0),
+                u32::try_from(tv_nsec).unwrap_or(0),
+            )
+        };
+        // The monotonic clock first: a pause between the readings then counts, and does not vanish.
+        Clocks {
+            monotonic: read(ClockId::Monotonic),
+            boot: read(ClockId::Boottime),
+            raw: read(ClockId::MonotonicRaw),
+        }
+    }
+
+    /// How much further than the monotonic clock whichever of the others has come that came furthest. Progress is compared, not
+    /// readings: before the start, one of them may have got far ahead.
+    fn uncounted_since(&self, start: &Clocks) -> Duration {
+        let boot = self.boot.saturating_sub(start.boot);
+        let raw = self.raw.saturating_sub(start.raw);
+        boot.max(raw)
+            .saturating_sub(self.monotonic.saturating_sub(start.monotonic))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn clocks(monotonic: u64, boot: u64, raw: u64) -> Clocks {
+        let secs = Duration::from_secs;
+        Clocks {
+            monotonic: secs(monotonic),
+            boot: secs(boot),
+            raw: secs(raw),
+        }
+    }
+
+    #[test]
+    fn a_suspension_counts_whatever_was_before() {
+        // The raw clock is 50 s ahead from long ago; then 40 s of suspension while 10 s are counted.
+        let start = clocks(1_000, 1_000, 1_050);
+        assert_eq!(
+            clocks(1_010, 1_050, 1_060).uncounted_since(&start),
+            Duration::from_secs(40)
+        );
+        // The machine was suspended for hours before; the monotonic clock is slewed, and falls behind the raw one.
+        let start = clocks(1_000, 9_000, 1_000);
+        assert_eq!(
+            clocks(1_090, 9_090, 1_100).uncounted_since(&start),
+            Duration::from_secs(10)
+        );
+        assert_eq!(
+            clocks(1_000, 9_000, 1_000).uncounted_since(&start),
+            Duration::ZERO
+        );
+    }
+
+    #[test]
+    fn the_clocks_of_this_machine_agree_while_it_runs() {
+        let uncounted = suspended();
+        assert!(uncounted() < Duration::from_secs(1));
+    }
 }

@@ -113,7 +113,7 @@ impl TokioBinding {
     /// A binding whose time begins now.
     pub fn new() -> TokioBinding {
         TokioBinding {
-            clock: Arc::new(Clock::new(Box::new(clock::suspended))),
+            clock: Arc::new(Clock::new(clock::suspended())),
         }
     }
 

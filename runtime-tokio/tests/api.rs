@@ -217,7 +217,7 @@ async fn an_abandoned_lock_stays_taken_to_the_end_of_its_lease() {
     tokio::time::sleep(60 * SECOND).await;
     lock.abandon();
     assert!(!held.is_held());
-    assert_eq!(held.check(), Err(Error::Closed));
+    assert_eq!(held.check(), Err(Error::NotHeld));
     assert!(locks.try_acquire("a").await.unwrap().holder().is_some());
     tokio::time::sleep(11 * SECOND).await;
     assert!(locks.try_acquire("a").await.unwrap().acquired().is_some());
@@ -239,7 +239,7 @@ async fn renew_now_moves_the_end_of_validity() {
     assert!(lock.remaining() > 8 * SECOND);
     let held = lock.held();
     lock.release().await.unwrap();
-    assert_eq!(held.renew_now().await, Err(Error::Closed));
+    assert_eq!(held.renew_now().await, Err(Error::NotHeld));
 }
 
 #[tokio::test(start_paused = true)]
@@ -503,4 +503,161 @@ async fn a_bad_request_is_an_error_and_no_event() {
         );
     }
     assert!(locks.try_acquire("a").await.unwrap().acquired().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_cannot_be_says_so() {
+    let locks = memory();
+    let lock = locks
+        .lock("a")
+        .lease(10 * SECOND)
+        .max_hold(60 * SECOND)
+        .acquire()
+        .await
+        .unwrap();
+    tokio::time::sleep(55 * SECOND).await;
+    assert!(lock.is_held());
+    let error = lock.renew_now().await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(error.to_string().contains("max_hold"), "{error}");
+    assert!(lock.is_held(), "the hold goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_that_panics_is_told_the_next_event_all_the_same() {
+    struct Touchy(AtomicU32);
+    impl Observer for Touchy {
+        fn event(&self, event: &Event<'_>) {
+            if let Event::Acquired { .. } = event {
+                assert!(
+                    self.0.fetch_add(1, Ordering::Relaxed) > 0,
+                    "the first one is too much"
+                );
+            }
+        }
+    }
+
+    let touchy = Arc::new(Touchy(AtomicU32::new(0)));
+    let config = Config::in_memory().observe(Arc::clone(&touchy) as Arc<dyn Observer>);
+    let locks = memory_config(&config).unwrap();
+    for _ in 0..3 {
+        locks.acquire("a").await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(touchy.0.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_for_the_store_in_memory_connect_to_no_server() {
+    let error = tenure_tokio::connect_config(&Config::in_memory())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn ready_becomes_true_when_the_server_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("late.sock");
+    let config = Config::from_url(&format!("redis+unix://{}", path.display())).unwrap();
+    let (locks, driver) =
+        tenure_client::connect_with(tenure_tokio::TokioBinding::new(), &config).unwrap();
+    tokio::spawn(driver);
+    assert!(matches!(locks.ready().await, Err(Error::Unavailable(_))));
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 512];
+        let _ = stream.read(&mut bytes).await;
+        stream.write_all(b"%1\r\n+proto\r\n:3\r\n").await.unwrap();
+        let _ = stream.read(&mut bytes).await;
+    });
+    tokio::time::timeout(5 * SECOND, async {
+        while locks.ready().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("the driver has connected");
+}
+
+#[test]
+fn a_release_that_nobody_will_hear_of_is_answered_as_unconfirmed() {
+    // A server that greets, grants, and answers no release.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mute.sock");
+    let url = format!("redis+unix://{}", path.display());
+    let driving = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let lock = driving.block_on(async {
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        tokio::spawn(async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut bytes = [0; 512];
+            for answer in [
+                &b"%2\r\n+proto\r\n:3\r\n+server\r\n+redis\r\n"[..],
+                b"_\r\n",
+            ] {
+                let _ = stream.read(&mut bytes).await;
+                stream.write_all(answer).await.unwrap();
+            }
+            std::future::pending::<()>().await;
+        });
+        let locks = tenure_tokio::connect(&url).await.unwrap();
+        locks.acquire("a").await.unwrap()
+    });
+    let held = lock.held();
+    let waiting = std::thread::spawn(move || {
+        let other = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        other.block_on(async { tokio::time::timeout(10 * SECOND, lock.release()).await })
+    });
+    while held.is_held() {
+        std::thread::yield_now();
+    }
+    drop(driving);
+    let answer = waiting.join().unwrap().expect("an answer");
+    assert!(!answer.unwrap().confirmed);
+}
+
+#[test]
+fn a_renewal_that_is_awaited_ends_with_the_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("slow.sock");
+    let url = format!("redis+unix://{}", path.display());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        tokio::spawn(async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut bytes = [0; 512];
+            for answer in [
+                &b"%2\r\n+proto\r\n:3\r\n+server\r\n+redis\r\n"[..],
+                b"_\r\n",
+            ] {
+                let _ = stream.read(&mut bytes).await;
+                stream.write_all(answer).await.unwrap();
+            }
+            std::future::pending::<()>().await;
+        });
+        let locks = tenure_tokio::connect(&url).await.unwrap();
+        let lock = locks.acquire("a").await.unwrap();
+        let held = lock.held();
+        let renewing = tokio::spawn(async move { held.renew_now().await });
+        tokio::task::yield_now().await;
+        drop(lock);
+        let answer = tokio::time::timeout(10 * SECOND, renewing)
+            .await
+            .expect("an answer");
+        assert_eq!(answer.unwrap(), Err(Error::NotHeld));
+    });
 }

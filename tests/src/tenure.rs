@@ -277,22 +277,22 @@ impl Told {
         let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         match event {
             Event::Connected(_) => Self::Connected,
-            Event::ConnectFailed { fault, text } => {
+            Event::ConnectFailed { fault, text, .. } => {
                 Self::ConnectFailed(*fault, text.map(str::to_owned))
             }
             Event::Disconnected(fault) => Self::Disconnected(*fault),
             Event::Acquired { name, .. } => Self::Acquired(text(name)),
-            Event::Held { name, holder } => Self::Held(text(name), (*holder).clone()),
+            Event::Held { name, holder, .. } => Self::Held(text(name), (*holder).clone()),
             Event::Failed { name, error, .. } => Self::Failed(text(name), (*error).clone()),
-            Event::Renewed { name } => Self::Renewed(text(name)),
-            Event::RenewalFailed { name, error } => {
+            Event::Renewed { name, .. } => Self::Renewed(text(name)),
+            Event::RenewalFailed { name, error, .. } => {
                 Self::RenewalFailed(text(name), (*error).clone())
             }
             Event::Lost { name, lost, .. } => Self::Lost(text(name), (*lost).clone()),
             Event::Released {
                 name, confirmed, ..
             } => Self::Released(text(name), *confirmed),
-            Event::Abandoned { name } => Self::Abandoned(text(name)),
+            Event::Abandoned { name, .. } => Self::Abandoned(text(name)),
             Event::Dropped { name, .. } => Self::Dropped(text(name)),
             Event::Cancelled { name, .. } => Self::Cancelled(text(name)),
             _ => Self::Other,

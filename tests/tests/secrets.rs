@@ -120,7 +120,7 @@ impl Life {
             .defaults_for_locks(LockOptions::new().lease(LEASE))
             .observe(Arc::<Shown>::clone(shown));
         shown.debug(&config);
-        shown.debug(config.endpoint());
+        shown.debug(&config.endpoint());
         let entered = runtime.enter();
         let binding = TokioBinding::new();
         shown.debug(&binding);

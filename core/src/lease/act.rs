@@ -5,7 +5,6 @@ use core::time::Duration;
 
 use super::table::{self, Act, Input, State};
 use super::{Cause, Event, Lease, Lost, OpKind, Outcome, Slot, Until};
-use crate::config::REPLY_LIMIT;
 use crate::error::Failure;
 use crate::time::{Deadline, Reason, Tick};
 
@@ -300,7 +299,8 @@ impl Lease {
             Act::TellLost => self.lose(input, now),
             Act::Clear => {
                 self.leftovers.push_first(self.attempt);
-                self.overdue = now + REPLY_LIMIT.min(self.terms.lease());
+                let limit = Duration::from_millis(u64::from(self.reply_limit_ms));
+                self.overdue = now + limit.min(self.terms.lease());
                 self.next = Tick::MAX;
                 self.slot = Slot::Due(OpKind::Clear);
                 self.set_forget();

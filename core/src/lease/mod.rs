@@ -118,6 +118,8 @@ pub struct Lease {
     shown: u32,
     /// The last round trip in microseconds, saturating.
     round_trip: u32,
+    /// The general reply limit in milliseconds.
+    reply_limit_ms: u32,
     refusals: u8,
     /// The last attempt that the wait allows was made.
     last_attempt_made: bool,
@@ -168,12 +170,21 @@ impl Lease {
             attempt: 0,
             shown: 0,
             round_trip: 0,
+            reply_limit_ms: REPLY_LIMIT.as_millis() as u32,
             refusals: 0,
             last_attempt_made: false,
             renewals_over: false,
             clear_ambiguous: false,
             state: State::Queued,
         }
+    }
+
+    /// With another general reply limit than 5 s: how long a release, and any operation but a renewal, may
+    /// stay unanswered.
+    #[must_use]
+    pub fn with_reply_limit(mut self, limit: Duration) -> Lease {
+        self.reply_limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        self
     }
 
     // ---- getters ----
@@ -225,7 +236,7 @@ impl Lease {
     pub fn reply_limit(&self, kind: OpKind) -> Duration {
         match kind {
             OpKind::Renew { .. } if self.state != State::Confirming => self.terms.reply_limit(),
-            _ => REPLY_LIMIT,
+            _ => Duration::from_millis(u64::from(self.reply_limit_ms)),
         }
     }
 
@@ -343,7 +354,10 @@ impl Lease {
     /// Renew as soon as possible.
     pub fn renew_now(&mut self, now: Tick) {
         self.check_expiry(now);
-        if !self.outlasts(now) {
+        if self.state == State::Held && self.outlasts(now) {
+            // Not silence: somebody may wait for the answer.
+            self.telling.renewal_failed = Some(Failure::MaxHold);
+        } else {
             self.run(Input::RenewDue, now);
         }
     }

@@ -56,8 +56,6 @@ use heap::Heap;
 pub use notice::{Event, Fault, Holder, Notice};
 use queue::{Link, Queues};
 
-/// A single try fails when it has no answer after this: time for a dial and a reply.
-const PATIENCE: Duration = Duration::from_secs(2 * REPLY_LIMIT.as_secs());
 /// Error texts of a server are cut to this.
 const MAX_TEXT: usize = 200;
 
@@ -154,6 +152,9 @@ pub struct Leases {
     now: Tick,
     regressions: u64,
     closed: bool,
+    /// A single try fails when it has no answer after this: time for a dial and a reply.
+    patience: Duration,
+    reply_limit: Duration,
 }
 
 impl Leases {
@@ -173,7 +174,17 @@ impl Leases {
             now: Tick::ZERO,
             regressions: 0,
             closed: false,
+            patience: REPLY_LIMIT * 2,
+            reply_limit: REPLY_LIMIT,
         }
+    }
+
+    /// With other limits than 5 s each: for opening a connection, and for a reply to anything but a renewal.
+    #[must_use]
+    pub fn with_limits(mut self, connect_limit: Duration, reply_limit: Duration) -> Leases {
+        self.patience = connect_limit + reply_limit;
+        self.reply_limit = reply_limit;
+        self
     }
 
     // ---- getters ----
@@ -215,6 +226,11 @@ impl Leases {
     /// The number of leases that are not over, clean-ups included.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Whether it was closed, and every lease is over and cleared.
+    pub fn is_finished(&self) -> bool {
+        self.closed && self.is_empty()
     }
 
     /// Whether every lease is over and cleared.
@@ -303,7 +319,8 @@ impl Leases {
     pub fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError> {
         let now = self.clock(now);
         let seed = self.rng.next_u64();
-        let lease = Lease::new(now, request.terms, request.wait, PATIENCE, seed);
+        let lease = Lease::new(now, request.terms, request.wait, self.patience, seed)
+            .with_reply_limit(self.reply_limit);
         let index = self.take_slot(lease, request)?;
         let id = LeaseId {
             index,
