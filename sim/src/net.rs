@@ -17,6 +17,8 @@ pub struct Link {
     pub window: usize,
     /// Nothing arrives, in neither direction, until it is set back: then it arrives after all.
     pub silent: bool,
+    /// As `silent`, in one direction: what the client sends arrives, and no answer comes back.
+    pub deaf: bool,
     /// Connections are refused.
     pub refuses: bool,
     /// What a client had sent on a connection that it aborted still arrives, this much later: a kernel or a proxy that
@@ -31,6 +33,7 @@ impl Default for Link {
             piece: usize::MAX,
             window: 64 * 1024,
             silent: false,
+            deaf: false,
             refuses: false,
             zombies: None,
         }

@@ -62,7 +62,7 @@ impl Inner {
             let arrival = (self.now + latency).as_micros();
             let pipe = self.pipe(id, to_server);
             pipe.in_flight += piece.len();
-            if link.silent || !pipe.stuck.is_empty() {
+            if link.silent || (link.deaf && !to_server) || !pipe.stuck.is_empty() {
                 pipe.stuck.push_back(piece.to_vec());
                 continue;
             }
@@ -190,9 +190,7 @@ impl Inner {
     ) {
         let link = self.links.entry((client, server)).or_default();
         change(link);
-        if link.silent {
-            return;
-        }
+        let (silent, deaf) = (link.silent, link.deaf);
         // What was stuck goes on its way, in order.
         for id in 0..self.connections.len() {
             let connection = &self.connections[id];
@@ -200,6 +198,9 @@ impl Inner {
                 continue;
             }
             for to_server in [true, false] {
+                if silent || (deaf && !to_server) {
+                    continue;
+                }
                 let stuck = std::mem::take(&mut self.pipe(id, to_server).stuck);
                 for piece in stuck {
                     self.pipe(id, to_server).in_flight -= piece.len();

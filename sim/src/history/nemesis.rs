@@ -34,6 +34,8 @@ faults! {
     Split,
     /// Nothing arrives for a while, then everything.
     Silence,
+    /// What a client sends arrives, and no answer comes back.
+    Deafness,
     /// Every connection of a client is reset.
     Cut,
     /// As `Cut`, and new connections are refused for a while.
@@ -149,6 +151,10 @@ pub(super) fn start(stage: &Stage, kinds: Vec<Fault>, counted: &Arc<Mutex<BTreeM
     });
 }
 
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
 async fn inflict(stage: &Stage, fault: Fault) {
     let (world, server) = (&stage.world, &stage.server);
     let span = |most| world.up_to(Duration::from_millis(most));
@@ -164,6 +170,12 @@ async fn inflict(stage: &Stage, fault: Fault) {
             bend(stage, &victim, |link| link.piece = piece).await;
         }
         Fault::Silence => bend(stage, &victim, |link| link.silent = true).await,
+        Fault::Deafness => {
+            bend(stage, &victim, |link| link.deaf = true).await;
+            if world.chance(500) {
+                victim.cut(server);
+            }
+        }
         Fault::Cut => victim.cut(server),
         Fault::Refuse => {
             victim.cut(server);
@@ -180,9 +192,15 @@ async fn inflict(stage: &Stage, fault: Fault) {
         }
         Fault::Repeat => server.repeat_next_command(),
         Fault::PauseProcess => {
+            // Mostly with answers under way, which lie there when it wakes.
+            if world.chance(600) {
+                victim.link(server, |link| link.latency = (ms(20), ms(100)));
+                world.sleep(span(300)).await;
+            }
             victim.pause();
             world.sleep(span(2_000)).await;
             victim.resume();
+            victim.link(server, |link| *link = Link::default());
         }
         Fault::PauseMachine => {
             stage.checker.broke(Assumption::A4, Scope::Client(&victim));
