@@ -18,7 +18,7 @@ use tenure_tests::{Server, ServerKind};
 /// makes it dearer unseen. The aims are 9,000 instructions and 500 bytes.
 const BUDGET: Budget = Budget {
     instructions: 19_500,
-    allocations: 4,
+    allocations: 2,
     bytes_per_lease: 700,
 };
 
