@@ -383,7 +383,7 @@ impl Observer for Watching {
             Event::Lost { name, .. }
             | Event::Released { name, .. }
             | Event::Dropped { name, .. }
-            | Event::Abandoned { name } => (name, 0, -1),
+            | Event::Abandoned { name, .. } => (name, 0, -1),
             _ => return,
         };
         let place = (self.client.id(), name.to_vec());
