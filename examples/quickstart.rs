@@ -4,7 +4,7 @@
 //! itself, and without one of those it uses the store in memory. It leaves no key behind.
 
 use std::error::Error;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,18 @@ const NAME: &str = "tenure:quickstart";
 const LEASE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // For people, not for debuggers: the messages say what to do.
+            eprintln!("quickstart: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let server = Server::choose().await?;
     println!("server: {}", server.describe());
     let alice = server.connect("alice").await?;
@@ -106,8 +117,10 @@ struct Started {
 
 impl Server {
     async fn choose() -> Result<Server, Box<dyn Error>> {
-        if let Ok(url) = std::env::var("TENURE_URL") {
-            return Ok(Server::Given(url));
+        match std::env::var("TENURE_URL") {
+            Ok(url) if url == "memory:" => return Server::memory(),
+            Ok(url) if !url.is_empty() => return Ok(Server::Given(url)),
+            _ => {}
         }
         for program in ["valkey-server", "redis-server"] {
             if let Some(started) = Started::start(program)? {
@@ -115,7 +128,15 @@ impl Server {
                 return Ok(Server::Started(started));
             }
         }
-        Ok(Server::Memory(tenure::memory()))
+        Server::memory()
+    }
+
+    /// One store, so alice and bob are one client here.
+    fn memory() -> Result<Server, Box<dyn Error>> {
+        let config = Config::in_memory()
+            .label("alice")
+            .observe(Arc::new(Narrator("memory")));
+        Ok(Server::Memory(tenure::memory_config(&config)?))
     }
 
     fn describe(&self) -> String {

@@ -50,8 +50,23 @@ pub async fn connect_config(config: &Config) -> Result<Locks, Error> {
 ///
 /// # Panics
 /// As [`memory`].
+#[track_caller]
 pub fn memory_config(config: &Config) -> Result<Locks, Error> {
     tenure_tokio::memory_config(config)
+}
+
+/// As [`connect_config`], without waiting for the server: for programs that start whether or not it is there.
+///
+/// Requests wait for it as their options say; [`Locks::ready`] tells whether it was reached.
+///
+/// # Errors
+/// [`Error::Misconfigured`] for settings that cannot work.
+///
+/// # Panics
+/// As [`connect`].
+#[track_caller]
+pub fn connect_lazily(config: &Config) -> Result<Locks, Error> {
+    tenure_tokio::connect_lazily(config)
 }
 
 /// Locks in the memory of this process: what tests pass to code that takes a [`Locks`].
@@ -67,6 +82,7 @@ pub fn memory_config(config: &Config) -> Result<Locks, Error> {
 /// first.release().await?;
 /// # Ok(()) }
 /// ```
+#[track_caller]
 pub fn memory() -> Locks {
     tenure_tokio::memory()
 }

@@ -1,10 +1,30 @@
-#![doc = include_str!("../README.md")]
+//! *A lease you know you hold*: distributed locks on Redis and Valkey, around one pure state machine.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tenure::Error> {
+//! // "redis://:password@host:6379/0" for a server; this one is in memory.
+//! let locks = tenure::connect("memory:").await?;
+//!
+//! let lock = locks.lock("order:42").lease(Duration::from_secs(10)).wait(Duration::from_secs(5)).acquire().await?;
+//! assert!(lock.is_held());
+//! lock.release().await?;
+//!
+//! locks.close().await;
+//! # Ok(()) }
+//! ```
+//!
+//! Begin with [`connect`] and [`Locks`]. What is promised, and under which assumptions, is in `docs/safety.md` of the
+//! repository; what happens in each of some fifty situations in `docs/outcomes.md`. [`binding`], [`store`] and [`hold`]
+//! are for those who bring a runtime or an engine of their own, and may change before 1.0.
 
 #[cfg(feature = "tokio")]
 mod connect;
 
 #[cfg(feature = "tokio")]
-pub use connect::{connect, connect_config, memory, memory_config};
+pub use connect::{connect, connect_config, connect_lazily, memory, memory_config};
 pub use tenure_client::{
     Acquiring, Attempt, Cause, Closing, Config, ConfigError, Driver, Error, Event, Failure,
     Flavour, Held, Holder, LinkFault, Lock, LockOptions, Locks, Lost, Observer, ProtocolError,
@@ -14,3 +34,8 @@ pub use tenure_client::{
 pub use tenure_client::{connect_with, memory_with};
 #[cfg(feature = "tokio")]
 pub use tenure_tokio::{TokioBinding, TokioStream, TokioTimer};
+
+/// The README's code is compiled and run with the tests.
+#[cfg(all(doctest, feature = "tokio"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,5 +1,6 @@
 //! The seam for a runtime: four things a driver needs, and no `spawn`.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
@@ -95,4 +96,14 @@ pub enum Endpoint {
         /// Its path.
         path: PathBuf,
     },
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Endpoint::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Endpoint::Unix { path } => write!(f, "{}", path.display()),
+        }
+    }
 }

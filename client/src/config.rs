@@ -19,7 +19,8 @@ use crate::url::Target;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure_client::{Config, LockOptions};
+/// # use tenure_client as tenure;
+/// use tenure::{Config, LockOptions};
 ///
 /// let config = Config::from_url("redis://app:p%40ss@db.example:6380/2")?
 ///     .prefix("billing:lock:")
@@ -28,7 +29,7 @@ use crate::url::Target;
 ///     .defaults_for_locks(LockOptions::new().lease(Duration::from_secs(10)));
 /// // The password is never shown.
 /// assert!(!format!("{config:?}").contains("p@ss"));
-/// # Ok::<(), tenure_client::Error>(())
+/// # Ok::<(), tenure::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Config {

@@ -44,11 +44,11 @@ pub enum Reason {
     Config(ConfigError),
     /// A malformed URL or option; the text says what is wrong and what is allowed.
     Input(Box<str>),
-    /// What the machine saw, with the server's own words if there were any.
+    /// What the machine saw, with the words of the server, or of the system for a dial, if there were any.
     Failure {
         /// What.
         failure: Failure,
-        /// The text of the error reply, escaped.
+        /// The text of the error reply, or of the system's error; escaped.
         text: Option<Box<str>>,
     },
 }
@@ -134,75 +134,14 @@ impl fmt::Display for Reason {
             Reason::Config(error) => error.fmt(f),
             Reason::Input(text) => f.write_str(text),
             Reason::Failure { failure, text } => {
-                f.write_str(describe(*failure))?;
-                match text {
-                    Some(text) => write!(f, " (the server says: {text})"),
-                    None => Ok(()),
+                failure.fmt(f)?;
+                match (failure, text) {
+                    (_, None) => Ok(()),
+                    // Those are the words of the system.
+                    (Failure::Link(LinkFault::Dial), Some(text)) => write!(f, " ({text})"),
+                    (_, Some(text)) => write!(f, " (the server says: {text})"),
                 }
             }
         }
-    }
-}
-
-fn describe(failure: Failure) -> &'static str {
-    match failure {
-        Failure::Server(error) => describe_server(error),
-        Failure::Link(fault) => match fault {
-            LinkFault::Dial => {
-                "no connection: refused, unreachable, or the name is not known; check address and port"
-            }
-            LinkFault::DialTimedOut => {
-                "no connection within the connect limit; check address, port and firewall"
-            }
-            LinkFault::Closed => "the connection was closed before the reply",
-            LinkFault::ReplyOverdue => {
-                "no reply within the reply limit; the connection was given up"
-            }
-            LinkFault::Retired => "the server has become a replica; connecting anew",
-            LinkFault::Protocol(tenure_core::resp::ProtocolError::TlsPeer) => {
-                "the peer speaks TLS; use the URL of its plain port"
-            }
-            LinkFault::Protocol(tenure_core::resp::ProtocolError::HttpPeer) => {
-                "the peer speaks HTTP; check address and port"
-            }
-            LinkFault::Protocol(_) | LinkFault::UnexpectedReply => {
-                "the peer's bytes are not RESP; check address and port"
-            }
-            LinkFault::Handshake(error) => describe_server(error),
-            _ => "the connection failed",
-        },
-        Failure::SlowReplies => "replies take longer than the lease leaves; use a longer lease",
-        Failure::TooManyUnanswered => "too many attempts were left without an answer",
-        Failure::NoReply => "no reply in time",
-        Failure::MaxHold => "max_hold leaves no room for another renewal",
-        Failure::Closed => "the client was closed",
-        _ => "the request failed",
-    }
-}
-
-fn describe_server(error: ServerError) -> &'static str {
-    match error {
-        ServerError::ReadOnly => "the server is a read-only replica; use the primary",
-        ServerError::Loading => "the server is loading its data",
-        ServerError::Busy => "the server is busy with a script",
-        ServerError::MasterDown => "the server is a replica that lost its primary",
-        ServerError::NoReplicas => "the server has too few replicas to accept writes",
-        ServerError::OutOfMemory => "the server is out of memory",
-        ServerError::TryAgain => "the server is moving the slot of the key",
-        ServerError::ClusterDown => "the cluster is not serving",
-        ServerError::Misconf => "the server refuses writes because it cannot save",
-        ServerError::WrongPass => "wrong user or password",
-        ServerError::NoAuth => "the server wants a password; put it into the URL",
-        ServerError::NoPerm => {
-            "the user lacks a permission; docs/permissions.md lists what is needed"
-        }
-        ServerError::Moved => {
-            "the key lives on another node; a cluster is not supported, use a single server"
-        }
-        ServerError::WrongType => {
-            "the key holds another type than a string; use another name or prefix"
-        }
-        ServerError::Denied => "the server refuses connections from here",
-        _ => "the server answered an error",
     }
 }

@@ -20,6 +20,19 @@ use crate::store::{End, Store};
 /// Dropping it releases: the command is written on the spot if the socket takes it, and by the driver
 /// otherwise. The drop never blocks, needs no runtime, and works while panicking. It derefs to [`Held`],
 /// the read view, which can be cloned and handed to subtasks.
+///
+/// ```
+/// # use tenure_client as tenure;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+/// # let locks = tenure_tokio::memory();
+/// let lock = locks.acquire("order:42").await?;
+/// tokio::select! {
+///     lost = lock.lost() => eprintln!("stop within {:?}: {lost}", lock.stop_window(&lost)),
+///     () = async { /* the work, looking at lock.is_held() between its steps */ } => {}
+/// }
+/// assert!(lock.release().await?.confirmed);
+/// # Ok(()) }
+/// ```
 #[must_use = "dropping a lock releases it at once"]
 pub struct Lock {
     held: Held,
@@ -147,7 +160,7 @@ impl Held {
     /// aborted when the work is done, or waits beside the work in one `select!`.
     ///
     /// Told once a renewal has not been confirmed in time, while the key still excludes others, so that
-    /// the work can stop. Dropping the future is free.
+    /// the work can stop. That the key was deleted or replaced is noticed at the next renewal; then there is no such time. Dropping the future is free.
     pub fn lost(&self) -> WaitLost {
         WaitLost {
             hold: Arc::clone(&self.hold),
@@ -251,22 +264,10 @@ impl Lost {
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.cause {
-            Cause::Expired { late_by } if late_by < Duration::from_millis(50) => {
-                f.write_str("no renewal was confirmed in time")
-            }
-            Cause::Expired { late_by } => write!(
-                f,
-                "no renewal was confirmed in time, which was noticed {late_by:?} late: was the process paused?"
-            ),
-            Cause::MaxHold => f.write_str("the longest hold is over"),
-            Cause::Replaced => match &self.by {
-                Some(by) => write!(f, "somebody else has it: {by}"),
-                None => f.write_str("somebody else has it"),
-            },
-            Cause::Gone => f.write_str("its key is gone: deleted, evicted or flushed"),
-            Cause::Closed => f.write_str("the client was closed, or its runtime has ended"),
-            _ => f.write_str("it ended"),
+        self.cause.fmt(f)?;
+        match &self.by {
+            Some(by) => write!(f, ": {by}"),
+            None => Ok(()),
         }
     }
 }

@@ -19,6 +19,23 @@ use crate::store::{End, Store};
 /// Hands out locks. Cheap to clone, one concrete type for every store and runtime.
 ///
 /// Code that needs "some lock" takes a `Locks`; its tests pass the in-memory store.
+///
+/// ```
+/// # use tenure_client as tenure;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+/// # let locks = tenure_tokio::memory();
+/// // One try: taken is a value.
+/// match locks.try_acquire("report").await? {
+///     tenure::Attempt::Acquired(lock) => lock.release().await.map(drop)?,
+///     tenure::Attempt::Held(holder) => println!("held by {holder}"),
+/// }
+///
+/// // Or wait, with options.
+/// let request = locks.lock("order:42").lease(std::time::Duration::from_secs(10));
+/// let lock = request.wait(std::time::Duration::from_secs(5)).acquire().await?;
+/// drop(lock);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Locks {
     store: Arc<dyn Store>,
@@ -59,7 +76,8 @@ impl Locks {
         self.lock(name).try_acquire()
     }
 
-    /// Waits until the lock is had, without a limit.
+    /// Waits for the lock as the default options say: without a limit, unless they have one. Not re-entrant: who holds the
+    /// name already waits for themselves.
     ///
     /// # Errors
     /// As [`Request::acquire`].
@@ -176,7 +194,16 @@ impl Request {
     ///
     /// `work` gets the read view of the lock. The loss is looked at before the work at every poll; the work's
     /// future is dropped entirely before the lock is released, also when it panics. What it has spawned
-    /// is not cancelled with it.
+    /// is not cancelled with it. Work that can fail gives a result in the result: `run(..).await??`.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let sum = locks.lock("ledger").run(async |held| if held.is_held() { 42 } else { 0 }).await?;
+    /// assert_eq!(sum, 42);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As [`acquire`](Request::acquire); and [`Error::Lost`] unless the lock was still held when the work ended,

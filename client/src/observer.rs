@@ -17,7 +17,8 @@ use crate::lock::Lost;
 /// panic in it is caught.
 ///
 /// ```
-/// use tenure_client::{Event, Observer};
+/// # use tenure_client as tenure;
+/// use tenure::{Event, Observer};
 ///
 /// struct Log;
 ///

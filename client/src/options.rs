@@ -11,7 +11,8 @@ use tenure_core::config::{LeaseConfig, Wait};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tenure_client::{LockOptions, Wait};
+/// # use tenure_client as tenure;
+/// use tenure::{LockOptions, Wait};
 ///
 /// let nightly = LockOptions::new()
 ///     .lease(Duration::from_secs(60))

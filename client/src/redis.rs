@@ -178,9 +178,10 @@ impl<B: Binding> Machine for Redis<B> {
                     self.transport = Transport::Open(stream);
                     self.mux.handle_connected(now);
                 }
-                Err(_) => {
+                Err(error) => {
                     self.transport = Transport::Closed;
-                    self.mux.handle_dial_failed(now);
+                    let why = format!("{}: {error}", self.endpoint);
+                    self.mux.handle_dial_failed(now, &why);
                 }
             }
         }

@@ -74,6 +74,11 @@ impl Target {
             Some((authority, path)) => (authority, path),
             None => (rest, ""),
         };
+        if path.contains('@') {
+            return Err(Error::input(
+                "the URL has a `/` before its `@`: write `/` in a user or password as %2F, and `@` as %40",
+            ));
+        }
         let (user, password, address) = credentials(authority)?;
         let (host, port) = split_port(address)?;
         if host.is_empty() {
@@ -309,6 +314,7 @@ mod tests {
             ("redis://u:hunter2@::1", "in brackets"),
             ("redis://u:hunter2@[::1", "closing bracket"),
             ("redis://u:hunter2@h/x", "must be a number"),
+            ("redis://u:hun/hunter2@h", "%2F"),
             ("redis://u:hunter2@h/1?db=2", "two databases"),
             ("redis://u:hunter2@h/1?hunter2=2", "unknown query parameter"),
             ("redis://u:hunter2#@h", "%23"),

@@ -270,3 +270,74 @@ impl Failure {
         }
     }
 }
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ServerError::ReadOnly => "the server is a read-only replica; use the primary",
+            ServerError::Loading => "the server is loading its data",
+            ServerError::Busy => "the server is busy with a script",
+            ServerError::MasterDown => "the server is a replica that lost its primary",
+            ServerError::NoReplicas => "the server has too few replicas to accept writes",
+            ServerError::OutOfMemory => "the server is out of memory",
+            ServerError::TryAgain => "the server is moving the slot of the key",
+            ServerError::ClusterDown => "the cluster is not serving",
+            ServerError::Misconf => "the server refuses writes because it cannot save",
+            ServerError::WrongPass => "wrong user or password",
+            ServerError::NoAuth => "the server wants a password; put it into the URL",
+            ServerError::NoPerm => {
+                "the user lacks a permission; docs/permissions.md lists the commands that are needed"
+            }
+            ServerError::Moved => {
+                "the key lives on another node; a cluster is not supported, use a single server"
+            }
+            ServerError::WrongType => {
+                "the key holds another type than a string; use another name or prefix"
+            }
+            ServerError::Denied => "the server refuses connections from here",
+            ServerError::NoScript => "the server does not know the script",
+            ServerError::NoProto => "the server does not speak this version of the protocol",
+            ServerError::Other => "the server answered an error",
+        })
+    }
+}
+
+impl fmt::Display for LinkFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinkFault::Dial => "no connection: refused, unreachable, or the name is not known",
+            LinkFault::DialTimedOut => {
+                "no connection within the connect limit; check address, port and firewall"
+            }
+            LinkFault::Closed => "the connection was closed before the reply",
+            LinkFault::ReplyOverdue => {
+                "no reply within the reply limit; the connection was given up"
+            }
+            LinkFault::Retired => "the server has become a replica; connecting anew",
+            LinkFault::Protocol(ProtocolError::TlsPeer) => {
+                "the peer speaks TLS; use the URL of its plain port"
+            }
+            LinkFault::Protocol(ProtocolError::HttpPeer) => {
+                "the peer speaks HTTP; check address and port"
+            }
+            LinkFault::Protocol(_) | LinkFault::UnexpectedReply => {
+                "the peer's bytes are not RESP; check address and port"
+            }
+            LinkFault::Handshake(error) => return error.fmt(f),
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Failure::Server(error) => return error.fmt(f),
+            Failure::Link(fault) => return fault.fmt(f),
+            Failure::SlowReplies => "replies take longer than the lease leaves; use a longer lease",
+            Failure::TooManyUnanswered => "too many attempts were left without an answer",
+            Failure::NoReply => "no reply in time",
+            Failure::MaxHold => "max_hold leaves no room for another renewal",
+            Failure::Closed => "the client was closed",
+        })
+    }
+}

@@ -270,10 +270,10 @@ impl Mux {
         }
     }
 
-    /// The dial failed.
-    pub fn handle_dial_failed(&mut self, now: Tick) {
+    /// The dial failed; `why` is for people, and may be empty.
+    pub fn handle_dial_failed(&mut self, now: Tick, why: &str) {
         if matches!(self.link, Link::Opening(_)) {
-            self.fault(now, LinkFault::Dial, false);
+            self.fault_for(now, LinkFault::Dial, false, why.as_bytes());
         }
     }
 
@@ -495,6 +495,11 @@ impl Mux {
 
     /// The connection, or the try to have one, is over.
     fn fault(&mut self, now: Tick, fault: LinkFault, abort: bool) {
+        self.fault_for(now, fault, abort, &[]);
+    }
+
+    /// As `fault`; `why` stands for what the server said, if that is nothing.
+    fn fault_for(&mut self, now: Tick, fault: LinkFault, abort: bool, why: &[u8]) {
         let was_up = self.link == Link::Up;
         let failure = Failure::Link(fault);
         let leases = &mut self.leases;
@@ -517,7 +522,10 @@ impl Mux {
         self.partial = Partial::default();
         self.retire = false;
         self.disconnect |= abort;
-        let text = self.conn.fault_text();
+        let text = match self.conn.fault_text() {
+            [] => why,
+            said => said,
+        };
         if was_up {
             self.leases.handle_link_down(now);
             self.link_events.push_back(LinkEvent::Down(fault));
@@ -527,7 +535,10 @@ impl Mux {
                 .push_back(LinkEvent::Failed { fault, text });
         }
         if !was_up || !fault.waiting_may_cure() {
-            let text = self.conn.fault_text();
+            let text = match self.conn.fault_text() {
+                [] => why,
+                said => said,
+            };
             self.leases.handle_link_failed(now, failure, text);
         }
         self.link = Link::Down(now + self.reconnect_delay());

@@ -130,11 +130,13 @@ impl Clocks {
                 u32::try_from(tv_nsec).unwrap_or(0),
             )
         };
-        // The monotonic clock first: a pause between the readings then counts, and does not vanish.
+        // The monotonic clock last: that this thread had to wait between the readings must not pass for a suspension. A
+        // suspension in between is seen by the next reading.
+        let (boot, raw) = (read(ClockId::Boottime), read(ClockId::MonotonicRaw));
         Clocks {
             monotonic: read(ClockId::Monotonic),
-            boot: read(ClockId::Boottime),
-            raw: read(ClockId::MonotonicRaw),
+            boot,
+            raw,
         }
     }
 

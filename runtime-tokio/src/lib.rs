@@ -61,8 +61,28 @@ pub async fn connect_config(config: &Config) -> Result<Locks, Error> {
     Ok(locks)
 }
 
+/// As [`connect_config`], without waiting for the server: for programs that start whether or not it is there.
+///
+/// Requests wait for it as their options say; [`Locks::ready`] tells whether it was reached.
+///
+/// # Errors
+/// [`Error::Misconfigured`] for settings that cannot work.
+///
+/// # Panics
+/// As [`connect`].
+#[track_caller]
+pub fn connect_lazily(config: &Config) -> Result<Locks, Error> {
+    let (locks, driver) = connect_with(TokioBinding::new(), config)?;
+    spawn(driver);
+    Ok(locks)
+}
+
 /// Locks in the memory of this process, driven on the current runtime: for tests, and for code that wants "some lock"
-/// before there is a server.
+/// before there is a server. Each call is a store of its own; clones share it.
+///
+/// Under paused time `tokio::time::sleep` lives through every renewal on the way, while `tokio::time::advance` jumps over them,
+/// as a process does that slept: its locks are lost. To take a key away from a holder, or to cut it off, there is the
+/// simulated world of `tenure-sim`.
 ///
 /// # Panics
 /// Outside a tokio runtime with its time driver enabled.
@@ -75,6 +95,7 @@ pub async fn connect_config(config: &Config) -> Result<Locks, Error> {
 /// lock.release().await?;
 /// # Ok(()) }
 /// ```
+#[track_caller]
 pub fn memory() -> Locks {
     match memory_config(&Config::in_memory()) {
         Ok(locks) => locks,
@@ -90,12 +111,14 @@ pub fn memory() -> Locks {
 ///
 /// # Panics
 /// As [`memory`].
+#[track_caller]
 pub fn memory_config(config: &Config) -> Result<Locks, Error> {
     let (locks, driver) = memory_with(TokioBinding::new(), config)?;
     spawn(driver);
     Ok(locks)
 }
 
+#[track_caller]
 fn spawn(driver: Driver) {
     tokio::spawn(driver);
 }

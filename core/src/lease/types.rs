@@ -158,3 +158,21 @@ pub enum Cause {
     /// The client was closed while the guard still lived.
     Closed,
 }
+
+impl core::fmt::Display for Cause {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Cause::Expired { late_by } if *late_by < Duration::from_millis(50) => {
+                f.write_str("no renewal was confirmed in time")
+            }
+            Cause::Expired { late_by } => write!(
+                f,
+                "no renewal was confirmed in time, which was noticed {late_by:?} late: was the process paused?"
+            ),
+            Cause::MaxHold => f.write_str("the longest hold is over"),
+            Cause::Replaced => f.write_str("somebody else has it"),
+            Cause::Gone => f.write_str("its key is gone: deleted, evicted or flushed"),
+            Cause::Closed => f.write_str("the client was closed, or its runtime has ended"),
+        }
+    }
+}

@@ -61,7 +61,7 @@ pub enum Notice {
 pub struct Holder {
     /// The label of the holder, escaped; `None` for a foreign value or one that may not be read.
     pub label: Option<Box<str>>,
-    /// How long the holder's lease runs on if it is not renewed.
+    /// How long the holder's lease runs on if it is not renewed; `None` when it is not known, as at the end of a wait.
     pub remaining: Option<Duration>,
 }
 

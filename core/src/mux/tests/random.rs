@@ -79,7 +79,7 @@ proptest! {
                 6 if arg % 30 == 0 => mux.close(now),
                 7 => mux.handle_connected(now),
                 8 if arg % 4 == 0 => mux.handle_disconnected(now),
-                9 if arg % 3 == 0 => mux.handle_dial_failed(now),
+                9 if arg % 3 == 0 => mux.handle_dial_failed(now, ""),
                 10 | 11 => {
                     let bytes = REPLIES[arg as usize % REPLIES.len()];
                     let n = if arg % 50 == 0 { bytes.len() / 2 } else { bytes.len() };

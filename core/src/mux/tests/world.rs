@@ -283,7 +283,7 @@ impl World {
                     self.wire = Some(Wire::default());
                     self.mux.handle_connected(self.now);
                 } else {
-                    self.mux.handle_dial_failed(self.now);
+                    self.mux.handle_dial_failed(self.now, "");
                 }
             }
         }
