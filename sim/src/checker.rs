@@ -340,6 +340,7 @@ impl Checker {
         let state = &mut *guard;
         let mut seen = std::mem::take(&mut state.seen);
         self.world.tapped(&mut seen);
+        state.traffic.in_parts |= self.world.counts().partial_writes > 0;
         for seen in seen.drain(..) {
             traffic::take_in(state, seen);
         }
@@ -352,6 +353,18 @@ impl Checker {
 }
 
 impl State {
+    /// From now on what the request has left must be cleared.
+    fn owe(&mut self, id: u64, now: Tick) {
+        if let Some(request) = self.requests.get(&id) {
+            let debts = self.traffic.debts.entry(request.client).or_default();
+            debts.push(traffic::Debt {
+                request: id,
+                over: now,
+                chance: None,
+            });
+        }
+    }
+
     fn broken_since(&self, key: &str, client: usize, then: Tick) -> bool {
         self.broken.iter().any(|((of, by), at)| {
             *at >= then

@@ -266,12 +266,16 @@ impl Stage {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn busy(&self, what: &'static str) -> Busy {
+    /// A number that no other has.
+    fn number(&self) -> u64 {
         let mut running = self.running();
         running.next += 1;
-        let id = running.next;
-        running.tasks.insert(id, what);
-        drop(running);
+        running.next
+    }
+
+    fn busy(&self, what: &'static str) -> Busy {
+        let id = self.number();
+        self.running().tasks.insert(id, what);
         Busy {
             stage: self.clone(),
             id,

@@ -133,10 +133,13 @@ impl Ask {
 
     fn end(&mut self) {
         self.answered = true;
+        self.checker.take_in();
         let stamp = self.checker.world.stamp();
-        if let Some(request) = self.checker.lock().requests.get_mut(&self.id) {
+        let mut state = self.checker.lock();
+        if let Some(request) = state.requests.get_mut(&self.id) {
             request.over = Some(stamp);
         }
+        state.owe(self.id, self.checker.world.true_time());
     }
 
     /// S9: an answer comes by the end of the wait, unless the process stood still or did not look.
@@ -229,6 +232,7 @@ impl Mark {
                 request.silent = Some(stamp);
             }
         }
+        state.owe(id, self.checker.world.true_time());
     }
 }
 

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 
 use tenure_core::time::Tick;
 
-use super::wire::{Wire, attempt, secret};
+use super::wire::{Wire, attempt, label, secret};
 use super::{State, Wait};
 use crate::tap::{Command, Seen};
 
 /// What the checker remembers of the wire.
 #[derive(Default)]
 pub(super) struct Traffic {
+    /// Requests that are over, by client, with when: what they have left on the server must be cleared.
+    pub(super) debts: BTreeMap<usize, Vec<Debt>>,
+    /// Some write was taken in parts, so that commands of one turn have different times.
+    pub(super) in_parts: bool,
     /// Values that were handed out.
     values: BTreeMap<Vec<u8>, Known>,
     /// The secret of each request, and how many attempts it made.
@@ -18,6 +22,14 @@ pub(super) struct Traffic {
     /// Writes that were handed out, by request: when by the client's clock, when by true time, and whether the
     /// server carried it out.
     pub(super) writes: BTreeMap<u64, Vec<Write>>,
+}
+
+/// A request that is over.
+pub(super) struct Debt {
+    pub(super) request: u64,
+    pub(super) over: Tick,
+    /// When another command was handed out, and the clean-up with it at the latest.
+    pub(super) chance: Option<Tick>,
 }
 
 struct Known {
@@ -39,7 +51,8 @@ pub(super) struct Write {
 pub(super) fn take_in(state: &mut State, seen: Seen) {
     match seen {
         Seen::HandedOut(command) => {
-            if let Err(broken) = handed_out(state, &command) {
+            let broken = handed_out(state, &command).and_then(|()| pays(state, &command));
+            if let Err(broken) = broken {
                 let words: Vec<_> = command
                     .words
                     .iter()
@@ -198,6 +211,63 @@ fn clears(state: &mut State, command: &Command, key: &[u8], value: &[u8]) -> Res
         return Err("S4 a clean-up before the guard is gone".to_owned());
     }
     Ok(())
+}
+
+/// S6: whoever can send a command later than a request was over can send the clean-up of that request, and does so in the same turn.
+///
+/// Whoever that is: one client of the library, which its label tells from another one on the same machine.
+fn pays(state: &mut State, command: &Command) -> Result<(), String> {
+    let (Wire::Acquire { value, .. } | Wire::Swap { new: value, .. } | Wire::Clear { value, .. }) =
+        Wire::of(&command.words)
+    else {
+        return Ok(());
+    };
+    if state.traffic.in_parts {
+        return Ok(());
+    }
+    let Some(mut debts) = state.traffic.debts.remove(&command.client) else {
+        return Ok(());
+    };
+    let mut unpaid = None;
+    debts.retain_mut(|debt| {
+        let writes = state.traffic.writes.get(&debt.request);
+        let Some(write) = writes.and_then(|writes| writes.last()) else {
+            return false;
+        };
+        if debt.over >= command.at || label(&write.value) != label(value) {
+            return true;
+        }
+        // What is due in one turn leaves together, in any order.
+        if *debt.chance.get_or_insert(command.at) == command.at {
+            return true;
+        }
+        unpaid = unpaid
+            .take()
+            .or_else(|| owes(state, debt.request, command.at));
+        false
+    });
+    state.traffic.debts.insert(command.client, debts);
+    unpaid.map_or(Ok(()), |(ms, value)| {
+        let value = value.escape_ascii();
+        Err(format!(
+            "S6 request {ms} is over, and {value} was not cleared before"
+        ))
+    })
+}
+
+/// A value that a request has surely left on the server, if there is one.
+fn owes(state: &State, ms: u64, now: Tick) -> Option<(u64, Vec<u8>)> {
+    let request = &state.requests[&ms];
+    if request.silent.is_some() {
+        return None;
+    }
+    let writes = state.traffic.writes.get(&ms)?;
+    // The last write that was carried out is the one that is there.
+    let write = writes.iter().rev().find(|write| write.done)?;
+    let there = now < write.at + request.want.lease
+        && !state.traffic.values[&write.value].cleared
+        && !state.broken_since(&request.key, request.client, write.at);
+    there.then(|| (ms, write.value.clone()))
 }
 
 /// S3: only values that this client has written are compared with.

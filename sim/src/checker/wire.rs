@@ -103,6 +103,14 @@ pub(super) fn secret(value: &[u8]) -> &[u8] {
     &value[..end.unwrap_or(value.len())]
 }
 
+/// The label in a value of ours.
+pub(super) fn label(value: &[u8]) -> &[u8] {
+    let owner = value.splitn(4, |byte| *byte == b':').nth(3);
+    let owner = owner.unwrap_or_default();
+    let end = owner.iter().position(|byte| *byte == b'.');
+    &owner[..end.unwrap_or(owner.len())]
+}
+
 /// The number of the attempt.
 pub(super) fn attempt(value: &[u8]) -> u64 {
     let start = value

@@ -40,7 +40,8 @@ pub(super) fn start(stage: &Stage) {
 /// A client of the library, its driver spawned.
 pub(super) async fn connect(stage: &Stage, client: &Client) -> Result<Locks, Error> {
     let config = Config::from_url(&format!("redis://{}", stage.server.host()))?
-        .label(format!("c{}", client.id()))
+        // A client that was closed may still clean up while the next one on its machine begins.
+        .label(format!("c{}-{}", client.id(), stage.number()))
         .observe(stage.checker.observer(client));
     let (locks, driver) = connect_with(client.binding(), &config)?;
     client.spawn(driver);
