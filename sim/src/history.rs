@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// What a fresh client may need more than one lease to get a name once everything is well.
 const GRACE: Duration = Duration::from_secs(3);
 /// No task of a history can be busy for so long.
-const STUCK: Duration = Duration::from_secs(300);
+const STUCK: Duration = Duration::from_secs(60);
 
 /// What a history led to.
 #[derive(Clone, Debug, Default)]
@@ -156,7 +156,14 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
         watch(&stage);
         stage.all_done().await;
         nemesis::heal(&stage);
-        aftermath(&stage).await;
+        if clients::within(&stage.world, STUCK, aftermath(&stage))
+            .await
+            .is_none()
+        {
+            stage
+                .checker
+                .violation("a fresh client is stuck though everything is well".to_owned());
+        }
         stage.checker.finish();
     });
     let (grants, losses) = checker.grants_and_losses();

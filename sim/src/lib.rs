@@ -31,6 +31,7 @@
 mod binding;
 pub mod checker;
 mod clock;
+pub mod core_level;
 mod executor;
 pub mod history;
 mod keys;

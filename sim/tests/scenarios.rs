@@ -459,3 +459,30 @@ fn m11_every_hold_is_renewed_at_once_after_a_reconnect() {
         }
     });
 }
+
+#[test]
+fn s2_an_answer_that_lay_in_a_buffer_revives_nothing() {
+    play(|scene| async move {
+        let a = scene.process().await;
+        let guard = a.acquire(ms(1_000)).await;
+        // From 180 ms on a renewal is due; its answer takes a while, and finds the process asleep.
+        a.link(|link| link.latency = (ms(30), ms(30)));
+        let renewed = |scene: &Scene| scene.executed("1000").len() > 1;
+        while !renewed(&scene) {
+            scene.world.sleep(ms(1)).await;
+        }
+        a.machine.pause();
+        while guard.is_held() {
+            scene.world.sleep(ms(5)).await;
+        }
+        a.machine.resume();
+        let lost = guard.lost().await;
+        assert!(
+            matches!(lost.cause, Cause::Expired { late_by } if late_by > ms(200)),
+            "{lost}"
+        );
+        assert!(!guard.is_held());
+        a.link(|link| *link = Link::default());
+        assert!(guard.release().await.is_err());
+    });
+}

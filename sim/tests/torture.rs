@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_client::{Config, Locks};
 use tenure_sim::checker::{Assumption, Assumptions, Checker, Scope, Want};
-use tenure_sim::{Client, Dialect, ServerHandle, Sim, history};
+use tenure_sim::{Client, Dialect, ServerHandle, Sim, core_level, history};
 
 #[test]
 fn a_few_hundred_histories_keep_every_promise() {
@@ -17,6 +17,18 @@ fn a_few_hundred_histories_keep_every_promise() {
         );
         assert!(report.events >= 200, "seed {seed}: {}", report.events);
         assert!(!report.faults.is_empty(), "seed {seed} has no fault");
+    }
+}
+
+#[test]
+fn thousands_of_histories_of_the_machine_alone_keep_every_promise() {
+    for seed in 0..2_000 {
+        let report = core_level::run(seed);
+        assert!(
+            report.violations.is_empty(),
+            "seed {seed}: {:#?}",
+            report.violations
+        );
     }
 }
 

@@ -1,11 +1,12 @@
-//! Runs random histories and says what they broke: `torture --seeds A..B`, or `--seed N` for one with its trace.
+//! Runs random histories and says what they broke: `torture --seeds A..B`, or `--seed N` for one with its
+//! trace; with `--level core` of the machine alone.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tenure_sim::Counts;
 use tenure_sim::history::{self, Fault};
+use tenure_sim::{Counts, core_level};
 
 /// How much of a trace is shown.
 const LINES: usize = 120;
@@ -14,7 +15,7 @@ fn main() -> ExitCode {
     match Options::parse() {
         Ok(options) => torture(&options),
         Err(text) => {
-            eprintln!("{text}\n\ntorture --seeds A..B | --seed N [--all]");
+            eprintln!("{text}\n\ntorture --seeds A..B | --seed N [--all] [--level client|core]");
             ExitCode::from(64)
         }
     }
@@ -26,6 +27,8 @@ struct Options {
     replay: bool,
     /// The whole trace.
     all: bool,
+    /// The machine alone.
+    core: bool,
 }
 
 impl Options {
@@ -34,6 +37,7 @@ impl Options {
             seeds: 0..1_000,
             replay: false,
             all: false,
+            core: false,
         };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
@@ -50,6 +54,11 @@ impl Options {
                     options.replay = true;
                 }
                 "--all" => options.all = true,
+                "--level" => match value()?.as_str() {
+                    "core" => options.core = true,
+                    "client" => options.core = false,
+                    other => return Err(format!("{other} is no level: client or core")),
+                },
                 other => return Err(format!("{other} is not known")),
             }
         }
@@ -80,7 +89,11 @@ fn torture(options: &Options) -> ExitCode {
     let begun = Instant::now();
     let mut sum = Sum::default();
     for seed in options.seeds.clone() {
-        let report = history::run(seed, options.replay);
+        let report = if options.core {
+            core_level::run(seed)
+        } else {
+            history::run(seed, options.replay)
+        };
         sum.histories += 1;
         sum.events += report.events;
         sum.commands += report.commands;

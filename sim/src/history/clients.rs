@@ -242,7 +242,11 @@ async fn keep(stage: &Stage, guard: Guard, lease: Duration) -> Result<(), Error>
 }
 
 /// The output of a future, unless it takes longer; then it is dropped.
-async fn within<F: Future>(world: &World, span: Duration, future: F) -> Option<F::Output> {
+pub(super) async fn within<F: Future>(
+    world: &World,
+    span: Duration,
+    future: F,
+) -> Option<F::Output> {
     let mut future = std::pin::pin!(future);
     let mut sleep = std::pin::pin!(world.sleep(span));
     std::future::poll_fn(|cx| {
