@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     Text(Vec<u8>),
-    List,
+    /// Of so many elements.
+    List(i64),
 }
 
 #[derive(Clone, Debug)]
@@ -30,6 +31,7 @@ pub(crate) enum Reply {
 }
 
 const SYNTAX: &str = "ERR syntax error";
+pub(crate) const NOT_A_NUMBER: &str = "ERR value is not an integer or out of range";
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 /// Which servers a simulated one behaves like.
@@ -76,7 +78,7 @@ impl Keys {
         match self.entries.get(key).map(|entry| &entry.held) {
             None => Ok(None),
             Some(Held::Text(value)) => Ok(Some(value)),
-            Some(Held::List) => Err(Reply::Error(WRONG_TYPE.to_owned())),
+            Some(Held::List(_)) => Err(Reply::Error(WRONG_TYPE.to_owned())),
         }
     }
 
@@ -102,12 +104,44 @@ impl Keys {
         })
     }
 
+    /// `RPUSH key element..`
+    pub(crate) fn push(&mut self, key: &[u8], elements: usize) -> Reply {
+        let entry = self.entries.entry(key.to_vec()).or_insert(Entry {
+            held: Held::List(0),
+            expires: None,
+        });
+        match &mut entry.held {
+            Held::List(len) => {
+                *len += elements as i64;
+                Reply::Int(*len)
+            }
+            Held::Text(_) => Reply::Error(WRONG_TYPE.to_owned()),
+        }
+    }
+
+    /// `PEXPIRE key ms`
+    pub(crate) fn expire_in(&mut self, key: &[u8], ms: &[u8], now_ms: u64) -> Reply {
+        let Some(ms) = number(ms) else {
+            return Reply::Error(NOT_A_NUMBER.to_owned());
+        };
+        let Some(at) = (now_ms as i64).checked_add(ms) else {
+            return Reply::Error("ERR invalid expire time in 'pexpire' command".to_owned());
+        };
+        let Some(entry) = self.entries.get_mut(key) else {
+            return Reply::Int(0);
+        };
+        entry.expires = Some(at.max(0) as u64);
+        // A time that has passed deletes.
+        self.expire(now_ms);
+        Reply::Int(1)
+    }
+
     /// `SET key value [NX] [GET] [IFEQ old] [PX ms | EX s]`
     pub(crate) fn set(&mut self, dialect: Dialect, args: &[Vec<u8>], now_ms: u64) -> Reply {
         let [key, value, options @ ..] = args else {
             return Reply::Error("ERR wrong number of arguments for 'set' command".to_owned());
         };
-        let options = match SetOptions::read(dialect, options) {
+        let options = match SetOptions::read(dialect, options, now_ms) {
             Ok(options) => options,
             Err(error) => return error,
         };
@@ -115,16 +149,17 @@ impl Keys {
         let old = match self.text(key) {
             Ok(old) => old.cloned(),
             // Without GET and IFEQ nothing looks at the type.
-            Err(error) if options.get || options.equal.is_some() => return error,
+            Err(error) if options.get || (options.equal.is_some() && !options.absent) => {
+                return error;
+            }
             Err(_) => None,
         };
         let writes = match &options.equal {
             Some(expected) => old.as_ref() == Some(expected),
-            None => !(options.absent && exists),
-        };
+            None => true,
+        } && !(options.absent && exists);
         if writes {
-            let expires = options.ttl_ms.map(|ttl| now_ms + ttl);
-            self.put(key, Held::Text(value.clone()), expires);
+            self.put(key, Held::Text(value.clone()), options.expires);
         }
         match (options.get, old) {
             (true, Some(old)) => Reply::Bulk(old),
@@ -146,51 +181,75 @@ struct SetOptions {
     absent: bool,
     get: bool,
     equal: Option<Vec<u8>>,
-    ttl_ms: Option<u64>,
+    expires: Option<u64>,
 }
 
 impl SetOptions {
-    fn read(dialect: Dialect, words: &[Vec<u8>]) -> Result<SetOptions, Reply> {
+    fn read(dialect: Dialect, words: &[Vec<u8>], now_ms: u64) -> Result<SetOptions, Reply> {
         let error = |text: &str| Err(Reply::Error(text.to_owned()));
         let mut options = SetOptions::default();
+        let mut ttl: Option<(i64, &Vec<u8>)> = None;
         let mut words = words.iter();
+        // All words come before any value is looked at.
         while let Some(word) = words.next() {
             match word.to_ascii_uppercase().as_slice() {
-                b"NX" => options.absent = true,
+                // Redis minds the two together in one order only; then both conditions have to be met.
+                b"NX" if options.equal.is_none() || dialect == Dialect::Redis8 => {
+                    options.absent = true;
+                }
                 b"GET" => options.get = true,
-                b"IFEQ" if dialect != Dialect::Redis7 => match words.next() {
-                    Some(old) => options.equal = Some(old.clone()),
-                    None => return error(SYNTAX),
-                },
-                unit @ (b"PX" | b"EX") => {
-                    let Some(ttl) = words.next() else {
-                        return error(SYNTAX);
-                    };
-                    let Some(ttl) = std::str::from_utf8(ttl)
-                        .ok()
-                        .and_then(|ttl| ttl.parse::<i64>().ok())
-                    else {
-                        return error("ERR value is not an integer or out of range");
-                    };
-                    let ms = if unit == b"PX" {
-                        Some(ttl)
-                    } else {
-                        ttl.checked_mul(1000)
-                    };
-                    match ms
-                        .and_then(|ms| u64::try_from(ms).ok())
-                        .filter(|ms| *ms > 0 && *ms < 1 << 62)
-                    {
-                        Some(ms) => options.ttl_ms = Some(ms),
-                        None => return error("ERR invalid expire time in 'set' command"),
+                b"IFEQ"
+                    if !options.absent
+                        && match dialect {
+                            Dialect::Redis7 => false,
+                            Dialect::Redis8 => true,
+                            Dialect::Valkey9 => options.equal.is_none(),
+                        } =>
+                {
+                    match words.next() {
+                        Some(old) => options.equal = Some(old.clone()),
+                        None => return error(SYNTAX),
+                    }
+                }
+                word @ (b"PX" | b"EX") => {
+                    let unit = if word == b"PX" { 1 } else { 1_000 };
+                    match (ttl, words.next()) {
+                        // The same one may come again, and counts.
+                        (None, Some(value)) => ttl = Some((unit, value)),
+                        (Some((before, _)), Some(value)) if before == unit => {
+                            ttl = Some((unit, value));
+                        }
+                        _ => return error(SYNTAX),
                     }
                 }
                 _ => return error(SYNTAX),
             }
         }
-        if options.absent && options.equal.is_some() {
-            return error(SYNTAX);
+        if let Some((unit, value)) = ttl {
+            let Some(value) = number(value) else {
+                return error(NOT_A_NUMBER);
+            };
+            let at = value
+                .checked_mul(unit)
+                .filter(|ms| *ms > 0)
+                .and_then(|ms| ms.checked_add(now_ms as i64));
+            match at {
+                Some(at) => options.expires = Some(at as u64),
+                None => return error("ERR invalid expire time in 'set' command"),
+            }
         }
         Ok(options)
     }
+}
+
+/// An integer as servers read one: no plus, no blanks, no zeros in front.
+pub(crate) fn number(text: &[u8]) -> Option<i64> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let plain = match digits {
+        [b'0'] => text.len() == 1,
+        [b'1'..=b'9', ..] => true,
+        _ => false,
+    };
+    let text = std::str::from_utf8(text).ok().filter(|_| plain)?;
+    text.parse().ok()
 }

@@ -33,6 +33,7 @@ pub mod checker;
 mod clock;
 pub mod core_level;
 mod executor;
+mod fake;
 pub mod history;
 mod keys;
 mod machine;
@@ -43,6 +44,7 @@ mod tap;
 mod world;
 
 pub use binding::{SimBinding, SimStream, SimTimer};
+pub use fake::FakeServer;
 pub use keys::Dialect;
 pub use machine::{Client, ServerHandle, Snapshot};
 pub use net::Link;

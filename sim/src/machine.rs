@@ -224,7 +224,7 @@ impl ServerHandle {
 
     /// Somebody makes a list of a key.
     pub fn make_list(&self, key: &str) {
-        self.with(|server, _| server.keys.put(key.as_bytes(), Held::List, None));
+        self.with(|server, _| server.keys.put(key.as_bytes(), Held::List(1), None));
     }
 
     /// Its wall clock is set forward, or back.
@@ -275,7 +275,7 @@ impl ServerHandle {
             let keys = server.keys.iter().map(|(key, entry)| {
                 let value = match &entry.held {
                     Held::Text(value) => show(value),
-                    Held::List => "(a list)".to_owned(),
+                    Held::List(_) => "(a list)".to_owned(),
                 };
                 (
                     show(key),

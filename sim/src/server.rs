@@ -8,7 +8,7 @@ use tenure_core::plan;
 use tenure_core::time::Tick;
 
 use crate::clock::Clock;
-use crate::keys::{Dialect, Keys, Reply};
+use crate::keys::{Dialect, Keys, NOT_A_NUMBER, Reply, number};
 use crate::tap::Command;
 
 /// What a server is made of and how it is at the moment.
@@ -23,7 +23,7 @@ pub(crate) struct Server {
     pub(crate) down: bool,
     pub(crate) password: Option<String>,
     /// Scripts that it knows by their SHA.
-    scripts: Vec<&'static str>,
+    scripts: Vec<&'static plan::Script>,
     /// The next script writes and then fails.
     pub(crate) script_fails: bool,
     /// The next command is executed twice, and answered once.
@@ -137,6 +137,9 @@ impl Server {
             }
             (b"SELECT" | b"CLIENT", _) => Reply::Ok,
             (b"PING", []) => Reply::Simple("PONG"),
+            (b"RPUSH", [key, elements @ ..]) if !elements.is_empty() => {
+                self.keys.push(key, elements.len())
+            }
             (b"SET", args) => self.keys.set(self.dialect, args, now_ms),
             (b"GET", [key]) => self.keys.get(key),
             (b"PTTL", [key]) => self.keys.pttl(key, now_ms),
@@ -144,6 +147,9 @@ impl Server {
                 Reply::Int(i64::from(self.keys.pttl(key, now_ms) != Reply::Int(-2)))
             }
             (b"DEL", [key]) => Reply::Int(i64::from(self.keys.remove(key))),
+            (b"DELEX", [key]) if self.dialect == Dialect::Redis8 => {
+                Reply::Int(i64::from(self.keys.remove(key)))
+            }
             (b"DELEX", [key, ifeq, value])
                 if self.dialect == Dialect::Redis8 && ifeq.eq_ignore_ascii_case(b"IFEQ") =>
             {
@@ -158,36 +164,11 @@ impl Server {
                 .keys
                 .delete_if(key, value)
                 .map_or_else(|error| error, |deleted| Reply::Int(i64::from(deleted))),
-            (b"EVALSHA", [sha, count, rest @ ..]) if count == b"1" => {
-                match self
-                    .scripts
-                    .iter()
-                    .copied()
-                    .find(|known| known.as_bytes() == sha.as_slice())
-                {
-                    Some(sha) => self.script(sha, rest, now_ms),
-                    None => {
-                        Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned())
-                    }
-                }
-            }
-            (b"EVAL", [text, count, rest @ ..]) if count == b"1" => {
-                let known = [&plan::RENEW, &plan::ADOPT, &plan::CLEAR];
-                match known
-                    .into_iter()
-                    .find(|script| script.text.as_bytes() == text.as_slice())
-                {
-                    Some(script) => {
-                        if !self.scripts.contains(&script.sha) {
-                            self.scripts.push(script.sha);
-                        }
-                        self.script(script.sha, rest, now_ms)
-                    }
-                    None => Reply::Error(
-                        "ERR the simulated server knows only the scripts of this library"
-                            .to_owned(),
-                    ),
-                }
+            (b"EVALSHA", [sha, count, rest @ ..]) => self.evalsha(sha, count, rest, now_ms),
+            (b"EVAL", [text, count, rest @ ..]) => self.eval(text, count, rest, now_ms),
+            (b"SCRIPT", [what]) if what.eq_ignore_ascii_case(b"FLUSH") => {
+                self.forget_scripts();
+                Reply::Ok
             }
             _ => Reply::Error(format!(
                 "ERR unknown command '{}', with args beginning with: ",
@@ -221,6 +202,19 @@ impl Server {
     }
 
     fn hello(&mut self, args: &[Vec<u8>], resp3: &mut bool) -> Reply {
+        let protocol = match args.first().map(|version| number(version)) {
+            None if *resp3 => 3,
+            None => 2,
+            Some(Some(version @ 2..=3)) => version,
+            Some(Some(_)) => {
+                return Reply::Error("NOPROTO unsupported protocol version".to_owned());
+            }
+            Some(None) => {
+                return Reply::Error(
+                    "ERR Protocol version is not an integer or out of range".to_owned(),
+                );
+            }
+        };
         let given = args
             .iter()
             .position(|word| word.eq_ignore_ascii_case(b"AUTH"))
@@ -236,7 +230,7 @@ impl Server {
             }
             _ => {}
         }
-        *resp3 = args.first().is_some_and(|version| version == b"3");
+        *resp3 = protocol == 3;
         let (server, version) = match self.dialect {
             Dialect::Redis8 => ("redis", "8.6.3"),
             Dialect::Valkey9 => ("valkey", "9.1.2"),
@@ -250,49 +244,73 @@ impl Server {
         ])
     }
 
+    fn evalsha(&mut self, sha: &[u8], count: &[u8], rest: &[Vec<u8>], now_ms: u64) -> Reply {
+        let mut known = self.scripts.iter().copied();
+        let script = known.find(|script| script.sha.as_bytes().eq_ignore_ascii_case(sha));
+        match (keys_and_arguments(count, rest), script) {
+            (Err(error), _) if sha.len() == 40 => error,
+            (Ok((keys, arguments)), Some(script)) => self.script(script, keys, arguments, now_ms),
+            _ => Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned()),
+        }
+    }
+
+    fn eval(&mut self, text: &[u8], count: &[u8], rest: &[Vec<u8>], now_ms: u64) -> Reply {
+        let (keys, arguments) = match keys_and_arguments(count, rest) {
+            Ok(parts) => parts,
+            Err(error) => return error,
+        };
+        let known = [&plan::RENEW, &plan::ADOPT, &plan::CLEAR];
+        let script = known
+            .into_iter()
+            .find(|script| script.text.as_bytes() == text);
+        let Some(script) = script else {
+            return Reply::Error(
+                "ERR the simulated server knows only the scripts of this library".to_owned(),
+            );
+        };
+        if !self.scripts.iter().any(|known| known.sha == script.sha) {
+            self.scripts.push(script);
+        }
+        self.script(script, keys, arguments, now_ms)
+    }
+
     /// The three scripts of the library, by what their text says.
-    fn script(&mut self, sha: &str, args: &[Vec<u8>], now_ms: u64) -> Reply {
-        let [key, expected, rest @ ..] = args else {
-            return Reply::Error("ERR wrong number of arguments".to_owned());
+    fn script(
+        &mut self,
+        script: &plan::Script,
+        keys: &[Vec<u8>],
+        arguments: &[Vec<u8>],
+        now_ms: u64,
+    ) -> Reply {
+        let nil = || Reply::Error("ERR Lua redis lib command arguments must be strings".to_owned());
+        let Some(key) = keys.first() else {
+            return nil();
         };
-        let present = match self.keys.text(key) {
-            Ok(present) => present.cloned(),
-            Err(_) => return Reply::Int(0),
+        let clears = script.sha == plan::CLEAR.sha;
+        let Ok(present) = self.keys.text(key) else {
+            return Reply::Int(0);
         };
-        let clears = sha == plan::CLEAR.sha;
-        match present {
-            None if clears => return Reply::Int(0),
-            None => return Reply::Null,
-            Some(value) if value != *expected => {
-                return if clears {
-                    Reply::Int(0)
-                } else {
-                    Reply::Bulk(value)
-                };
-            }
-            Some(_) => {}
+        match (present, arguments.first()) {
+            (Some(value), Some(expected)) if value == expected => {}
+            _ if clears => return Reply::Int(0),
+            (None, _) => return Reply::Null,
+            (Some(value), _) => return Reply::Bulk(value.clone()),
         }
         let reply = if clears {
             Reply::Int(i64::from(self.keys.remove(key)))
+        } else if script.sha == plan::RENEW.sha {
+            match arguments.get(1) {
+                Some(ms) => self.keys.expire_in(key, ms, now_ms),
+                None => nil(),
+            }
+        } else if let [_, ms, value, ..] = arguments {
+            let set = [key.clone(), value.clone(), b"PX".to_vec(), ms.clone()];
+            match self.keys.set(self.dialect, &set, now_ms) {
+                Reply::Ok => Reply::Int(1),
+                other => other,
+            }
         } else {
-            let ms = rest
-                .first()
-                .and_then(|ms| std::str::from_utf8(ms).ok())
-                .and_then(|ms| ms.parse::<u64>().ok());
-            let value = if sha == plan::ADOPT.sha {
-                rest.get(1)
-            } else {
-                Some(expected)
-            };
-            let (Some(ms), Some(value)) = (ms, value) else {
-                return Reply::Error("ERR value is not an integer or out of range".to_owned());
-            };
-            self.keys.put(
-                key,
-                crate::keys::Held::Text(value.clone()),
-                Some(now_ms + ms),
-            );
-            Reply::Int(1)
+            nil()
         };
         if std::mem::take(&mut self.script_fails) {
             // Scripts do not roll back.
@@ -300,6 +318,22 @@ impl Server {
         }
         reply
     }
+}
+
+type Words<'a> = &'a [Vec<u8>];
+
+/// The arguments of a script, parted by the count that stands before them.
+fn keys_and_arguments<'a>(
+    count: &[u8],
+    rest: &'a [Vec<u8>],
+) -> Result<(Words<'a>, Words<'a>), Reply> {
+    let Some(count) = number(count) else {
+        return Err(Reply::Error(NOT_A_NUMBER.to_owned()));
+    };
+    usize::try_from(count)
+        .ok()
+        .and_then(|count| rest.split_at_checked(count))
+        .ok_or_else(|| Reply::Error("ERR Number of keys can't be what it is".to_owned()))
 }
 
 /// Puts a reply into bytes.
