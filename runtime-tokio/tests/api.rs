@@ -581,9 +581,25 @@ async fn ready_becomes_true_when_the_server_does() {
     .expect("the driver has connected");
 }
 
+/// A server that greets, grants, and then answers nothing any more.
+fn grants_and_falls_silent(path: &std::path::Path) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let listener = tokio::net::UnixListener::bind(path).unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 512];
+        let greeting = &b"%2\r\n+proto\r\n:3\r\n+server\r\n+redis\r\n"[..];
+        for answer in [greeting, b"_\r\n"] {
+            let _ = stream.read(&mut bytes).await;
+            stream.write_all(answer).await.unwrap();
+        }
+        std::future::pending::<()>().await;
+    });
+}
+
 #[test]
 fn a_release_that_nobody_will_hear_of_is_answered_as_unconfirmed() {
-    // A server that greets, grants, and answers no release.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mute.sock");
     let url = format!("redis+unix://{}", path.display());
@@ -592,20 +608,7 @@ fn a_release_that_nobody_will_hear_of_is_answered_as_unconfirmed() {
         .build()
         .unwrap();
     let lock = driving.block_on(async {
-        let listener = tokio::net::UnixListener::bind(&path).unwrap();
-        tokio::spawn(async move {
-            use tokio::io::{AsyncReadExt, AsyncWriteExt};
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut bytes = [0; 512];
-            for answer in [
-                &b"%2\r\n+proto\r\n:3\r\n+server\r\n+redis\r\n"[..],
-                b"_\r\n",
-            ] {
-                let _ = stream.read(&mut bytes).await;
-                stream.write_all(answer).await.unwrap();
-            }
-            std::future::pending::<()>().await;
-        });
+        grants_and_falls_silent(&path);
         let locks = tenure_tokio::connect(&url).await.unwrap();
         locks.acquire("a").await.unwrap()
     });
@@ -635,20 +638,7 @@ fn a_renewal_that_is_awaited_ends_with_the_hold() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let listener = tokio::net::UnixListener::bind(&path).unwrap();
-        tokio::spawn(async move {
-            use tokio::io::{AsyncReadExt, AsyncWriteExt};
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let mut bytes = [0; 512];
-            for answer in [
-                &b"%2\r\n+proto\r\n:3\r\n+server\r\n+redis\r\n"[..],
-                b"_\r\n",
-            ] {
-                let _ = stream.read(&mut bytes).await;
-                stream.write_all(answer).await.unwrap();
-            }
-            std::future::pending::<()>().await;
-        });
+        grants_and_falls_silent(&path);
         let locks = tenure_tokio::connect(&url).await.unwrap();
         let lock = locks.acquire("a").await.unwrap();
         let held = lock.held();
