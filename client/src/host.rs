@@ -85,6 +85,7 @@ pub(crate) fn open<M: Machine, B: Binding>(
         state: Mutex::new(State {
             machine: machine(u64::from_le_bytes(seed))?,
             holds: Vec::new(),
+            over: Vec::new(),
             signals: Vec::new(),
             driver: None,
             armed: Tick::MAX,
@@ -102,6 +103,7 @@ pub(crate) fn open<M: Machine, B: Binding>(
         shared,
         timer: None,
         wakers: Vec::new(),
+        over: Vec::new(),
     };
     Ok((locks, Driver(Box::pin(driving))))
 }
@@ -122,6 +124,9 @@ struct State<M> {
     machine: M,
     /// The hold of each lease, by its place in the table.
     holds: Vec<Option<Arc<Hold>>>,
+    /// Holds that are over: dropped after the lock is given back, since with one may go a waker, with that a
+    /// task, and with that a guard.
+    over: Vec<Arc<Hold>>,
     signals: Vec<Signal>,
     driver: Option<Waker>,
     /// What the driver's timer is set to.
@@ -153,7 +158,9 @@ impl<M: Machine, B: Binding> Shared<M, B> {
         if due < state.armed || state.machine.needs_driver() || state.is_over() {
             wakers.extend(state.driver.clone());
         }
+        let over = std::mem::take(&mut state.over);
         drop(state);
+        drop(over);
         self.tell(&mut wakers);
         result
     }
@@ -228,7 +235,7 @@ impl<M: Machine> State<M> {
                 .push_back(Untold::Lease(Arc::clone(hold), event.notice, lasted));
         }
         if over {
-            *slot = None;
+            self.over.extend(slot.take());
         }
     }
 
@@ -271,8 +278,10 @@ impl<M: Machine> State<M> {
                 let notice = Notice::Released { confirmed: false };
                 let Told { lasted, .. } = hold.tell(&notice, now, wakers);
                 if observed {
-                    self.untold.push_back(Untold::Lease(hold, notice, lasted));
+                    self.untold
+                        .push_back(Untold::Lease(Arc::clone(&hold), notice, lasted));
                 }
+                self.over.push(hold);
             }
         }
         self.waiting.take(For::End, wakers);
@@ -428,7 +437,9 @@ struct Driving<M: Machine, B: Binding> {
     shared: Arc<Shared<M, B>>,
     /// Made at the first poll, which is inside the runtime.
     timer: Option<Pin<Box<B::Timer>>>,
+    /// Kept between polls, so that they need not grow anew.
     wakers: Vec<Waker>,
+    over: Vec<Arc<Hold>>,
 }
 
 impl<M: Machine, B: Binding> Driving<M, B> {
@@ -438,13 +449,27 @@ impl<M: Machine, B: Binding> Driving<M, B> {
             shared,
             timer,
             wakers,
+            over,
         } = self;
         let timer = timer.get_or_insert_with(|| Box::pin(shared.binding.timer()));
-        let observed = shared.observer.is_some();
-        // Declared before the lock, dropped after it.
-        let _old;
         let mut state = shared.lock();
-        _old = waiters::set(&mut state.driver, cx);
+        let old = waiters::set(&mut state.driver, cx);
+        let poll = Self::rounds(shared, &mut state, timer, wakers, cx);
+        std::mem::swap(&mut state.over, over);
+        drop(state);
+        drop(old);
+        over.clear();
+        poll
+    }
+
+    fn rounds(
+        shared: &Shared<M, B>,
+        state: &mut State<M>,
+        timer: &mut Pin<Box<B::Timer>>,
+        wakers: &mut Vec<Waker>,
+        cx: &mut Context<'_>,
+    ) -> Poll<()> {
+        let observed = shared.observer.is_some();
         for _ in 0..ROUNDS {
             let Arrived { at, more } = state.machine.poll_in(cx);
             let now = at.unwrap_or_else(|| shared.binding.now());
