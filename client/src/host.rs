@@ -158,7 +158,11 @@ impl<M: Machine, B: Binding> Shared<M, B> {
         if due < state.armed || state.machine.needs_driver() || state.is_over() {
             wakers.extend(state.driver.clone());
         }
-        let over = std::mem::take(&mut state.over);
+        // Mostly there are none, and the driver keeps the room for them.
+        let over = match state.over.is_empty() {
+            true => Vec::new(),
+            false => std::mem::take(&mut state.over),
+        };
         drop(state);
         drop(over);
         self.tell(&mut wakers);
