@@ -29,7 +29,7 @@ const TRIP: Duration = Duration::from_millis(8);
 /// Beyond the round trips there are: for threads to get their turn.
 const SLACK: Duration = Duration::from_millis(250);
 /// When a server that does not answer is given up.
-const LIMIT: Duration = Duration::from_millis(200);
+const LIMIT: Duration = Duration::from_millis(500);
 /// What a server that can be reached again may take to be found.
 const RECONNECT: Duration = Duration::from_secs(1);
 
