@@ -486,3 +486,34 @@ fn s2_an_answer_that_lay_in_a_buffer_revives_nothing() {
         assert!(guard.release().await.is_err());
     });
 }
+
+#[test]
+fn s6_a_fast_clock_forgets_no_clean_up_while_the_key_is_there() {
+    for dialect in DIALECTS {
+        let mut sim = Sim::new(1);
+        let world = sim.world();
+        let server = world.server("db", dialect);
+        // Within the margin of a tenth.
+        let client = world.client_with_drift(80_000);
+        sim.block_on(async move {
+            let locks = client.connect(&server).await.unwrap();
+            let lock = locks.lock("n").lease(ms(2_000)).acquire().await.unwrap();
+            // The last renewal is executed; its connection is cut at once, and nothing can be reached.
+            lock.renew_now().await.unwrap();
+            client.link(&server, |link| link.refuses = true);
+            client.cut(&server);
+            drop(lock);
+            // One lease by the client's clock is over, by the server's it is not.
+            world.sleep(ms(1_900)).await;
+            assert_eq!(server.keys().len(), 1);
+            client.link(&server, |link| link.refuses = false);
+            world.sleep(ms(70)).await;
+            let cleared = server.executed().iter().any(|one| {
+                let last = one.command.last();
+                one.answer == "Int(1)" && last.is_some_and(|word| word.starts_with(b"tn1:"))
+            });
+            assert!(cleared, "{dialect:?}: {:?}", server.keys());
+            drop(locks);
+        });
+    }
+}

@@ -177,13 +177,17 @@ impl Lease {
         }
     }
 
+    /// How long after its last write a key has surely expired: the margin more than the lease, since this clock may run
+    /// faster than the server's, and one millisecond, since the server rounds its TTL up.
+    fn outlived(&self) -> Duration {
+        let margin = self.terms.lease() - self.terms.validity();
+        self.terms.lease() + margin + Duration::from_millis(1)
+    }
+
     pub(super) fn set_forget(&mut self) {
         if matches!(self.state, State::Releasing | State::Ending) && self.forget.is_none() {
-            // One lease after the connection died, the key has expired by itself. One millisecond
-            // more, since the server rounds its TTL up.
-            self.forget = self
-                .dead_since
-                .map(|dead| dead + self.terms.lease() + Duration::from_millis(1));
+            // One lease after the connection died, the key has expired by itself.
+            self.forget = self.dead_since.map(|dead| dead + self.outlived());
         }
     }
 
@@ -313,7 +317,7 @@ impl Lease {
             Act::RetryClear => {
                 self.next = now + self.short_delay();
                 // An error that nothing cures must not keep the clean-up for ever.
-                let expired = now + self.terms.lease() + Duration::from_millis(1);
+                let expired = now + self.outlived();
                 self.forget.get_or_insert(expired);
             }
             Act::TellReleased => self.finish(Event::Released { confirmed: true }),

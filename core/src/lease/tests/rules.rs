@@ -210,8 +210,8 @@ fn s6_an_old_leftover_is_not_even_sent_when_it_has_expired() {
     let op = op(&mut lease);
     lease.handle_outcome(START, op.seq, no_reply(true));
     lease.handle_link_down(START);
-    // No connection for longer than the lease.
-    lease.drop_guard(START + MS * 1_002);
+    // No connection for longer than the lease and a margin.
+    lease.drop_guard(START + MS * 1_102);
     assert_eq!(lease.state(), State::Done);
 }
 

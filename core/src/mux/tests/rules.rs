@@ -418,7 +418,7 @@ fn s6_every_ambiguous_attempt_is_cleared() {
 }
 
 #[test]
-fn s6_m4_a_clean_up_is_forgotten_one_ttl_after_the_connection_died() {
+fn s6_m4_a_clean_up_is_forgotten_one_ttl_and_a_margin_after_the_connection_died() {
     let mut world = World::new(Server::redis());
     let id = world.hold("a", terms(ms(3_000)));
     world.dial = Dial::Refused;
@@ -427,7 +427,8 @@ fn s6_m4_a_clean_up_is_forgotten_one_ttl_after_the_connection_died() {
     world.run(ms(200));
     world.release(id);
     assert!(!world.holds(id));
-    world.run_until(dead + ms(3_000));
+    // By the server's clock, which may be slower by the margin, the key is still there.
+    world.run_until(dead + ms(3_300));
     assert!(!world.mux.leases().is_empty());
     world.run(ms(2));
     assert!(world.mux.leases().is_empty());
@@ -443,7 +444,7 @@ fn s6_an_error_that_nothing_cures_does_not_keep_a_clean_up_for_ever() {
     let id = world.hold("a", terms(ms(3_000)));
     world.server.ails = Some("NOPERM this user has no permissions");
     world.release(id);
-    world.run(ms(3_200));
+    world.run(ms(3_500));
     assert!(world.mux.leases().is_empty());
     assert_eq!(
         world.told(id).last(),
