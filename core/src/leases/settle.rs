@@ -154,6 +154,12 @@ impl Leases {
             }
             State::Releasing | State::Lost | State::Ending | State::Done if place.queued => {
                 let promoted = self.queues.leave(&mut self.slots, index)?;
+                // Whom it has seen the next one knows, too: it may time out before it has an answer of its own.
+                let seen = self.slots[index as usize].note.as_deref();
+                if let Some(label) = seen.and_then(|note| note.label.clone()) {
+                    let note = self.slots[promoted as usize].note.get_or_insert_default();
+                    note.label.get_or_insert(label);
+                }
                 self.slots[promoted as usize].lease.turn(now);
                 Some(promoted)
             }

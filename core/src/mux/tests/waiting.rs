@@ -254,6 +254,21 @@ fn s9_polls_are_bounded_and_polite() {
 }
 
 #[test]
+fn s9_those_who_wait_in_other_processes_keep_apart() {
+    let times = |seed| {
+        let mut world = World::seeded(Server::redis(), seed);
+        world.server.put("lock:a", OTHER, None);
+        world.acquire("a", terms(ms(3_000)), Wait::Forever);
+        world.run(ms(20_000));
+        attempts(&world)
+    };
+    let (one, other) = (times(1), times(2));
+    let near = |at: &&u64| one.iter().any(|tick| tick.abs_diff(**at) < 2_000);
+    let together = other.iter().filter(near).count();
+    assert!(together * 10 < other.len(), "{together} of {}", other.len());
+}
+
+#[test]
 fn s9_the_end_of_the_others_lease_is_not_slept_through() {
     let mut world = World::new(Server::redis());
     let until = world.now + ms(700);
@@ -293,6 +308,49 @@ fn p_a_lost_hold_lets_the_next_one_try_at_once() {
     world.run(ms(700));
     assert!(matches!(world.end(first).1, Notice::Lost { .. }));
     assert!(world.holds(second));
+}
+
+#[test]
+fn the_hold_after_a_lost_one_is_renewed_like_any_other() {
+    let mut world = World::new(Server::redis());
+    for outage in [true, false] {
+        let lost = world.hold("a", terms(ms(3_000)));
+        if outage {
+            world.mute = true;
+            world.run(ms(2_500));
+            world.mute = false;
+        } else {
+            world.server.keys.clear();
+            world.run(ms(1_000));
+        }
+        assert!(matches!(world.end(lost).1, Notice::Lost { .. }));
+        world.drop_guard(lost);
+        world.run(ms(100));
+        let next = world.hold("a", terms(ms(3_000)));
+        for _ in 0..100 {
+            world.run(ms(100));
+            let (_, until) = &world.server.keys[&b"lock:a"[..]];
+            // Due at a fifth of the lease at the latest, and on its way for half a millisecond.
+            assert!(until.unwrap() + 601_000 >= world.now.as_micros() + 3_000_000);
+        }
+        assert!(world.holds(next) && !world.holds(lost));
+        world.release(next);
+        world.run(ms(10));
+    }
+}
+
+#[test]
+fn those_who_wait_together_all_end_on_time() {
+    let mut world = taken(ms(1));
+    let asked = world.now;
+    let ids: Vec<_> = (0..20)
+        .map(|_| world.acquire("a", terms(ms(3_000)), Wait::For(ms(500))))
+        .collect();
+    world.run(ms(1_000));
+    for id in ids {
+        let you = Notice::TimedOut(Holder::labelled("you", None));
+        assert_eq!(world.end(id), (asked + ms(500), &you));
+    }
 }
 
 #[test]
