@@ -651,3 +651,51 @@ fn a_renewal_that_is_awaited_ends_with_the_hold() {
         assert_eq!(answer.unwrap(), Err(Error::NotHeld));
     });
 }
+
+#[tokio::test(start_paused = true)]
+async fn s4_a_lock_is_not_held_from_the_first_poll_of_its_release() {
+    let locks = tenure_tokio::memory();
+    let lock = locks.acquire("a").await.unwrap();
+    let held = lock.held();
+    let mut release = pin!(lock.release());
+    assert!(held.is_held());
+    once(release.as_mut()).await;
+    assert!(!held.is_held());
+    let lock = locks.acquire("b").await.unwrap();
+    let held = lock.held();
+    drop(lock);
+    assert!(!held.is_held());
+}
+
+#[tokio::test]
+async fn s5d_a_connection_that_is_declared_dead_is_reset() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    // A server that greets and answers nothing else.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serving = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut bytes = [0; 512];
+        let _ = stream.read(&mut bytes).await;
+        stream.write_all(b"%1\r\n+proto\r\n:3\r\n").await.unwrap();
+        loop {
+            match stream.read(&mut bytes).await {
+                Ok(0) => return None,
+                Ok(_) => {}
+                Err(error) => return Some(error.kind()),
+            }
+        }
+    });
+    let url = format!("redis://127.0.0.1:{port}");
+    let config = Config::from_url(&url)
+        .unwrap()
+        .reply_limit(Duration::from_millis(50));
+    let locks = tenure_tokio::connect_config(&config).await.unwrap();
+    let waiting = tokio::spawn(locks.acquire("a"));
+    let end = tokio::time::timeout(10 * SECOND, serving)
+        .await
+        .expect("an end");
+    waiting.abort();
+    // No orderly end, behind which the kernel would go on delivering.
+    assert_eq!(end.unwrap(), Some(std::io::ErrorKind::ConnectionReset));
+}

@@ -265,6 +265,45 @@ fn c4_a_late_acquire_hides_no_loss() {
 }
 
 #[test]
+fn s2_what_has_arrived_is_taken_in_before_a_hold_is_given_up() {
+    play(|scene| async move {
+        let a = scene.process().await;
+        let guard = a.acquire(ms(3_000)).await;
+        let before = scene.server.executed_count();
+        while scene.server.executed_count() == before {
+            scene.world.sleep(Duration::from_micros(100)).await;
+        }
+        // The renewal near 600 ms is executed; its answer comes while the process stands still. It wakes up
+        // after the give-up at 2 s, and before the end of validity at 2.7 s.
+        a.machine.pause();
+        scene.world.sleep(ms(1_700)).await;
+        a.machine.resume();
+        scene.world.sleep(ms(5)).await;
+        assert!(guard.is_held());
+        scene.world.sleep(ms(5_000)).await;
+        assert!(guard.is_held());
+        guard.release().await.unwrap();
+    });
+}
+
+#[test]
+fn s5d_what_a_dead_connection_had_not_delivered_is_never_delivered() {
+    play(|scene| async move {
+        let a = scene.process().await;
+        a.link(|link| link.silent = true);
+        let (ask, request) = a.ask(Want::wait(ms(1_000), ms(300)));
+        let error = request.acquire().await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
+        ask.failed(&error);
+        // The attempt was written; its connection is dead since 100 ms. Now the network delivers what it still has.
+        a.link(|link| link.silent = false);
+        scene.world.sleep(ms(500)).await;
+        let attempts = scene.executed("NX");
+        assert!(attempts.is_empty(), "{attempts:?}");
+    });
+}
+
+#[test]
 fn s5c_a_late_renewal_shortens_nothing() {
     play(|scene| async move {
         let a = scene.process().await;

@@ -157,6 +157,22 @@ fn an_incurable_link_error_ends_every_wait_with_its_text() {
 }
 
 #[test]
+fn s12_a_clock_that_falls_back_makes_nothing_be_forgotten_early() {
+    let mut leases = leases();
+    let id = ask(&mut leases, START, b"a", Wait::Forever);
+    grant(&mut leases, START);
+    leases.handle_timeout(START + MS * 500);
+    // The connection dies by a clock that lies behind; from then on it takes one lease and a margin.
+    leases.handle_link_down(START + MS * 100);
+    assert_eq!(leases.clock_regressions(), 1);
+    leases.release(START + MS * 500, id);
+    leases.handle_timeout(START + MS * 1_450);
+    assert!(!leases.is_empty());
+    leases.handle_timeout(START + MS * 1_602);
+    assert!(leases.is_empty());
+}
+
+#[test]
 fn s15_a_name_that_is_granted_twice_here_is_found_out_at_once() {
     // Both were under way; somebody deleted the key of the first grant before the second.
     let mut leases = leases();

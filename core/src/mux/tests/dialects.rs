@@ -243,6 +243,31 @@ fn an_old_server_adopts_by_script() {
 }
 
 #[test]
+fn s5e_a_script_that_fails_may_have_written() {
+    let mut world = World::new(Server::old());
+    world.run(ms(30));
+    let warm = world.hold("warm", terms(ms(30_000)));
+    world.release(warm);
+    world.run(ms(30));
+    world.mute = true;
+    let id = world.acquire("a", terms(ms(30_000)), Wait::Forever);
+    world.run(ms(10));
+    world.mute = false;
+    world.cut();
+    // The script that takes the first attempt over writes, and then fails.
+    world.server.script_fails = Some("ERR out of time, after a write");
+    world.run(ms(100));
+    let Notice::Failed(fault) = world.end(id).1 else {
+        panic!("{:?}", world.told(id))
+    };
+    assert_eq!(fault.failure, Failure::Server(ServerError::Other));
+    assert!(world.server.script_fails.is_none(), "it ran");
+    // What it may have written is cleared with the rest.
+    assert_eq!(world.key("a"), None, "{:?}", world.server.log);
+    assert!(world.mux.leases().is_empty());
+}
+
+#[test]
 fn a_key_of_another_type_is_never_touched() {
     for server in [Server::redis(), Server::valkey(), Server::old()] {
         let mut world = World::new(server.clone());

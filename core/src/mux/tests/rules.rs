@@ -162,6 +162,33 @@ fn s4_an_unsent_renewal_is_withdrawn_by_a_release() {
 }
 
 #[test]
+fn s4_whoever_ends_a_hold_is_offered_nothing_of_its_unsent_renewal() {
+    // Callers write what their request leads to at once, without a turn of the driver in between.
+    for how in 0..3 {
+        let mut world = World::new(Server::redis());
+        let id = world.hold("a", terms(ms(3_000)));
+        world.takes = 0;
+        world.mux.renew_now(world.now, id);
+        world.pump();
+        match how {
+            0 => world.mux.release(world.now, id),
+            1 => world.mux.drop_guard(world.now, id),
+            _ => world.mux.abandon(world.now, id),
+        }
+        let offered = loop {
+            match world.mux.poll_output(world.now) {
+                crate::mux::Output::Lease(_) => {}
+                crate::mux::Output::Transmit(bytes) => break bytes.to_vec(),
+                _ => break vec![],
+            }
+        };
+        let text = std::string::String::from_utf8_lossy(&offered).into_owned();
+        assert_eq!(text.starts_with("*4\r\n$5\r\nDELEX"), how < 2, "{text}");
+        assert!(!text.contains("SET"), "{text}");
+    }
+}
+
+#[test]
 fn s4_a_renewal_that_has_begun_to_leave_is_finished_before_the_release() {
     let mut world = World::new(Server::redis());
     let id = world.hold("a", terms(ms(3_000)));
@@ -413,6 +440,21 @@ fn s6_every_ambiguous_attempt_is_cleared() {
             "{attempt} {log:?}"
         );
     }
+    assert_eq!(world.key("a"), None);
+    assert!(world.mux.leases().is_empty());
+}
+
+#[test]
+fn s6_a_clean_up_without_an_answer_is_made_again() {
+    let mut world = World::new(Server::redis());
+    let id = world.hold("a", terms(ms(30_000)));
+    world.black_hole = true;
+    world.drop_guard(id);
+    world.run(ms(10));
+    assert!(world.key("a").is_some());
+    world.black_hole = false;
+    world.cut();
+    world.run(ms(100));
     assert_eq!(world.key("a"), None);
     assert!(world.mux.leases().is_empty());
 }

@@ -28,6 +28,8 @@ pub(super) struct Server {
     pub(super) oom: bool,
     /// Answered to everything but the greeting.
     pub(super) ails: Option<&'static str>,
+    /// The next script runs, and is answered with this.
+    pub(super) script_fails: Option<&'static str>,
     pub(super) cached: BTreeSet<String>,
     /// Every command that was executed, its arguments joined by blanks.
     pub(super) log: Vec<(u64, String)>,
@@ -45,6 +47,7 @@ impl Server {
             may_read: true,
             oom: false,
             ails: None,
+            script_fails: None,
             cached: BTreeSet::new(),
             log: Vec::new(),
         }
@@ -152,7 +155,8 @@ impl Server {
                     .find(|script| words[1] == script.text || words[1] == script.sha)
                     .expect("a known script");
                 self.cached.insert(script.sha.to_string());
-                self.script(now, script.sha, &arg(3), &args[4..])
+                let reply = self.script(now, script.sha, &arg(3), &args[4..]);
+                self.script_fails.take().map_or(reply, error_reply)
             }
             other => error_reply(&format!("ERR unknown command '{other}'")),
         }
@@ -188,7 +192,7 @@ impl Server {
         };
         let write = match ifeq {
             Some(at) => old.as_ref() == Some(&args[at + 1]),
-            None => old.is_none(),
+            None => !nx || old.is_none(),
         };
         if write {
             let value = Stored::Text(args[2].clone());
