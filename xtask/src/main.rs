@@ -6,6 +6,7 @@ mod apt;
 mod core_rules;
 mod fetch;
 mod freestanding;
+mod mutants;
 mod steps;
 mod test;
 
@@ -28,6 +29,11 @@ Usage: cargo xtask COMMAND
                         find or fetch the real servers and say which they are
   outcomes [--check]    make docs/outcomes.md from tests/outcomes.toml, or say what is wrong with either
   freestanding          build and run the core in a program without a standard library
+  mutants [--part N/M] [NAME]...
+                        break the rules of safety one by one in a copy, and see that the tests notice: all of
+                        tests/mutants, those with NAME in their name, every M-th of them
+  mutants --check       see that the patches apply, their tests exist, and docs/verification.md lists them
+  mutants --table       make that list
   core-rules            check that the core depends on nothing and names no clock, runtime or randomness
 
 KIND is redis-7.0, redis-8.6, valkey-8.1 or valkey-9.1. The servers are kept in the folder TENURE_SERVERS,
@@ -57,6 +63,7 @@ fn run(arguments: &[String]) -> Result<(), String> {
         ["servers"] => fetch::servers(&without),
         ["outcomes"] => outcomes(&root, false),
         ["outcomes", "--check"] => outcomes(&root, true),
+        ["mutants", arguments @ ..] => mutants::run(&root, arguments),
         ["core-rules"] => core_rules::check(&root),
         ["freestanding"] => freestanding::check(&root),
         _ => Err(format!("unknown: {}\n\n{HELP}", rest.join(" "))),

@@ -242,7 +242,7 @@ impl Proofs {
 }
 
 /// The names after `fn` in a source.
-fn functions(text: &str) -> impl Iterator<Item = String> {
+pub fn functions(text: &str) -> impl Iterator<Item = String> + '_ {
     text.lines().filter_map(|line| {
         let (before, after) = line.split_once("fn ")?;
         let start = before.chars().next_back().is_none_or(char::is_whitespace);

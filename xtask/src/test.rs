@@ -14,7 +14,12 @@ use xtask::servers::{Manifest, ServerKind, WITHOUT_VARIABLE};
 use crate::core_rules;
 use crate::fetch;
 use crate::freestanding;
+use crate::mutants;
 use crate::steps::Steps;
+
+/// Mutants are played in this many parts, one a day: a part takes three to four minutes on two cores, most of them for
+/// building what the tests depend on.
+const MUTANT_PARTS: u64 = 4;
 
 /// How much to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,6 +117,9 @@ fn core(root: &Path, steps: &mut Steps, nextest: bool) -> Result<(), String> {
     )?;
     steps.step("outcome table", "cargo xtask outcomes --check", || {
         crate::outcomes(root, true)
+    })?;
+    steps.step("list of mutants", "cargo xtask mutants --check", || {
+        mutants::run(root, &["--check"])
     })
 }
 
@@ -137,7 +145,8 @@ fn redis(steps: &mut Steps, nextest: bool, without: &BTreeSet<ServerKind>) -> Re
     )
 }
 
-/// What shows that it all fits together: the example a reader meets first, and the counted budgets.
+/// What shows that it all fits together: the example a reader meets first, the counted budgets, and today's part of
+/// the mutants.
 fn rest(root: &Path, steps: &mut Steps) -> Result<(), String> {
     if root.join("examples/quickstart.rs").exists() {
         let server = Spare::start()?;
@@ -155,7 +164,12 @@ fn rest(root: &Path, steps: &mut Steps) -> Result<(), String> {
             "cargo run --release -p tenure-bench -- --check",
         )?;
     }
-    Ok(())
+    let part = format!("{}/{MUTANT_PARTS}", mutants::part_of_today(MUTANT_PARTS));
+    steps.step(
+        &format!("mutants, part {part}"),
+        &format!("cargo xtask mutants --part {part}"),
+        || mutants::run(root, &["--part", &part]),
+    )
 }
 
 fn announce(without: &BTreeSet<ServerKind>) {
