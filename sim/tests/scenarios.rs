@@ -535,7 +535,9 @@ fn s6_a_fast_clock_forgets_no_clean_up_while_the_key_is_there() {
         // Within the margin of a tenth.
         let client = world.client_with_drift(80_000);
         sim.block_on(async move {
-            let locks = client.connect(&server).await.unwrap();
+            let config = Config::from_url("redis://db").unwrap();
+            let config = config.reconnect_limit(ms(10));
+            let locks = client.connect_config(&config).await.unwrap();
             let lock = locks.lock("n").lease(ms(2_000)).acquire().await.unwrap();
             // The last renewal is executed; its connection is cut at once, and nothing can be reached.
             lock.renew_now().await.unwrap();
