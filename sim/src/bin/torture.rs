@@ -1,11 +1,13 @@
 //! Runs random histories and says what they broke: `torture --seeds A..B`, or `--seed N` for one with its
-//! trace; with `--level core` of the machine alone.
+//! trace; with `--level core` of the machine alone. `--minutes M` stops after that time, wherever it is.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use tenure_sim::history::{self, Fault};
+use tenure_sim::history::{self, Fault, Report};
 use tenure_sim::{Counts, core_level};
 
 /// How much of a trace is shown.
@@ -15,7 +17,9 @@ fn main() -> ExitCode {
     match Options::parse() {
         Ok(options) => torture(&options),
         Err(text) => {
-            eprintln!("{text}\n\ntorture --seeds A..B | --seed N [--all] [--level client|core]");
+            eprintln!(
+                "{text}\n\ntorture --seeds A..B [--minutes M] | --seed N [--all] [--level client|core]"
+            );
             ExitCode::from(64)
         }
     }
@@ -29,6 +33,8 @@ struct Options {
     all: bool,
     /// The machine alone.
     core: bool,
+    /// No history is begun after this.
+    limit: Option<Duration>,
 }
 
 impl Options {
@@ -38,6 +44,7 @@ impl Options {
             replay: false,
             all: false,
             core: false,
+            limit: None,
         };
         let mut words = std::env::args().skip(1);
         while let Some(word) = words.next() {
@@ -54,6 +61,10 @@ impl Options {
                     options.replay = true;
                 }
                 "--all" => options.all = true,
+                "--minutes" => {
+                    let minutes: f64 = value()?.parse().map_err(|_| "--minutes takes a number")?;
+                    options.limit = Some(Duration::from_secs_f64(minutes.clamp(0.0, 1e6) * 60.0));
+                }
                 "--level" => match value()?.as_str() {
                     "core" => options.core = true,
                     "client" => options.core = false,
@@ -83,44 +94,55 @@ struct Sum {
     bad: Vec<u64>,
 }
 
+/// So many seeds that broke something end a run.
+const ENOUGH: usize = 20;
+
 fn torture(options: &Options) -> ExitCode {
     // A panic is a violation like any other, and is shown as one.
     std::panic::set_hook(Box::new(|_| {}));
     let begun = Instant::now();
-    let mut sum = Sum::default();
-    for seed in options.seeds.clone() {
-        let report = if options.core {
-            core_level::run(seed)
-        } else {
-            history::run(seed, options.replay)
-        };
-        sum.histories += 1;
-        sum.events += report.events;
-        sum.commands += report.commands;
-        sum.requests += report.requests;
-        sum.grants += report.grants;
-        sum.losses += report.losses;
-        sum.counts.zombies += report.counts.zombies;
-        sum.counts.repeated += report.counts.repeated;
-        sum.counts.failed_scripts += report.counts.failed_scripts;
-        sum.counts.partial_writes += report.counts.partial_writes;
-        for (fault, n) in report.faults {
-            *sum.faults.entry(fault).or_default() += n;
+    let (sum, next) = (
+        Mutex::new(Sum::default()),
+        AtomicU64::new(options.seeds.start),
+    );
+    // A history is one thread; as many run at once as there are processors.
+    let threads = match options.replay {
+        true => 1,
+        false => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let late = options.limit.is_some_and(|limit| begun.elapsed() >= limit);
+                    if late || seed >= options.seeds.end {
+                        return;
+                    }
+                    let report = match options.core {
+                        true => core_level::run(seed),
+                        false => history::run(seed, options.replay),
+                    };
+                    let mut sum = sum.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    sum.add(seed, &report);
+                    if options.replay {
+                        show(&report.trace, options.all);
+                    }
+                    if sum.bad.len() >= ENOUGH {
+                        next.store(u64::MAX - 1_000, Ordering::Relaxed);
+                    }
+                }
+            });
         }
-        if options.replay {
-            show(&report.trace, options.all);
-        }
-        if !report.violations.is_empty() {
-            sum.bad.push(seed);
-            println!("seed {seed}: {} violations", report.violations.len());
-            for violation in report.violations.iter().take(5) {
-                println!("    {violation}");
-            }
-            if sum.bad.len() >= 20 {
-                break;
-            }
-        }
-    }
+    });
+    let sum = sum
+        .into_inner()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let end = options.seeds.start + sum.histories;
+    println!(
+        "seeds {}..{end}, all of them up to a few at the end",
+        options.seeds.start
+    );
     sum.print(begun.elapsed().as_secs_f64());
     ExitCode::from(u8::from(!sum.bad.is_empty()))
 }
@@ -141,6 +163,29 @@ fn show(trace: &str, all: bool) {
 }
 
 impl Sum {
+    fn add(&mut self, seed: u64, report: &Report) {
+        self.histories += 1;
+        self.events += report.events;
+        self.commands += report.commands;
+        self.requests += report.requests;
+        self.grants += report.grants;
+        self.losses += report.losses;
+        self.counts.zombies += report.counts.zombies;
+        self.counts.repeated += report.counts.repeated;
+        self.counts.failed_scripts += report.counts.failed_scripts;
+        self.counts.partial_writes += report.counts.partial_writes;
+        for (fault, n) in &report.faults {
+            *self.faults.entry(*fault).or_default() += n;
+        }
+        if !report.violations.is_empty() {
+            self.bad.push(seed);
+            println!("seed {seed}: {} violations", report.violations.len());
+            for violation in report.violations.iter().take(5) {
+                println!("    {violation}");
+            }
+        }
+    }
+
     fn print(&self, seconds: f64) {
         println!(
             "{} histories in {seconds:.1} s, {:.0} a second: {} events, {} commands, {} requests, {} grants, {} losses",
