@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use xtask::servers::{Manifest, ServerKind, WITHOUT_VARIABLE};
 
@@ -164,12 +164,37 @@ fn rest(root: &Path, steps: &mut Steps) -> Result<(), String> {
             "cargo run --release -p tenure-bench -- --check",
         )?;
     }
+    torture(steps)?;
     let part = format!("{}/{MUTANT_PARTS}", mutants::part_of_today(MUTANT_PARTS));
     steps.step(
         &format!("mutants, part {part}"),
         &format!("cargo xtask mutants --part {part}"),
         || mutants::run(root, &["--part", &part]),
     )
+}
+
+/// Histories nobody has seen yet: three minutes of them in CI, a taste elsewhere. The seeds are printed; one that breaks
+/// something is replayed with `--seed`.
+fn torture(steps: &mut Steps) -> Result<(), String> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    // A second apart is a million seeds apart: more than any run gets through.
+    let from = since.map_or(0, |since| since.as_secs()) * 1_000_000;
+    let minutes = if env::var_os("CI").is_some() {
+        [2.0, 1.0]
+    } else {
+        [0.3, 0.2]
+    };
+    for (level, minutes) in ["client", "core"].into_iter().zip(minutes) {
+        let to = from + 1_000_000;
+        steps.command(
+            &format!("torture of the {level}"),
+            &[],
+            &format!(
+                "cargo run --release -p tenure-sim --features cells --bin torture -- --level {level} --seeds {from}..{to} --minutes {minutes}"
+            ),
+        )?;
+    }
+    Ok(())
 }
 
 fn announce(without: &BTreeSet<ServerKind>) {
