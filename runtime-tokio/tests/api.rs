@@ -285,7 +285,9 @@ async fn everybody_who_waits_for_the_loss_is_told() {
         assert!(once(gone.as_mut()).await.is_none());
     }
     for task in watching {
-        assert!(matches!(task.await.unwrap().cause, Cause::Expired { .. }));
+        let told = tokio::time::timeout(10 * SECOND, task).await;
+        let lost = told.expect("everybody is told").unwrap();
+        assert!(matches!(lost.cause, Cause::Expired { .. }));
     }
     assert!(matches!(lock.check(), Err(Error::Lost(_))));
     // And who comes later is told, too.
