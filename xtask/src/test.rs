@@ -17,9 +17,9 @@ use crate::freestanding;
 use crate::mutants;
 use crate::steps::Steps;
 
-/// Mutants are played in this many parts, one a day: a part takes three to four minutes on two cores, most of them for
+/// Mutants are played in this many parts, one a day: a part takes two to four minutes on two cores, half of it for
 /// building what the tests depend on.
-const MUTANT_PARTS: u64 = 4;
+const MUTANT_PARTS: u64 = 3;
 
 /// How much to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
