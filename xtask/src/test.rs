@@ -145,8 +145,8 @@ fn redis(steps: &mut Steps, nextest: bool, without: &BTreeSet<ServerKind>) -> Re
     )
 }
 
-/// What shows that it all fits together: the example a reader meets first, the counted budgets, and today's part of
-/// the mutants.
+/// What shows that it all fits together: the example a reader meets first, the counted budgets, new histories, and
+/// today's part of the mutants.
 fn rest(root: &Path, steps: &mut Steps) -> Result<(), String> {
     if root.join("examples/quickstart.rs").exists() {
         let server = Spare::start()?;
