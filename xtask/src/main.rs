@@ -6,6 +6,7 @@ mod apt;
 mod core_rules;
 mod fetch;
 mod freestanding;
+mod fuzz;
 mod mutants;
 mod steps;
 mod test;
@@ -28,6 +29,7 @@ Usage: cargo xtask COMMAND
   servers [--without KIND]...
                         find or fetch the real servers and say which they are
   outcomes [--check]    make docs/outcomes.md from tests/outcomes.toml, or say what is wrong with either
+  fuzz-replay           run every input that fuzzing has found worth keeping through its target
   freestanding          build and run the core in a program without a standard library
   mutants [--part N/M] [NAME]...
                         break the rules of safety one by one in a copy, and see that the tests notice: all of
@@ -65,6 +67,7 @@ fn run(arguments: &[String]) -> Result<(), String> {
         ["outcomes", "--check"] => outcomes(&root, true),
         ["mutants", arguments @ ..] => mutants::run(&root, arguments),
         ["core-rules"] => core_rules::check(&root),
+        ["fuzz-replay"] => fuzz::replay(&root),
         ["freestanding"] => freestanding::check(&root),
         _ => Err(format!("unknown: {}\n\n{HELP}", rest.join(" "))),
     }

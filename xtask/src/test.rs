@@ -14,6 +14,7 @@ use xtask::servers::{Manifest, ServerKind, WITHOUT_VARIABLE};
 use crate::core_rules;
 use crate::fetch;
 use crate::freestanding;
+use crate::fuzz;
 use crate::mutants;
 use crate::steps::Steps;
 
@@ -115,6 +116,9 @@ fn core(root: &Path, steps: &mut Steps, nextest: bool) -> Result<(), String> {
         "cargo xtask freestanding",
         || freestanding::check(root),
     )?;
+    steps.step("fuzz corpus", "cargo xtask fuzz-replay", || {
+        fuzz::replay(root)
+    })?;
     steps.step("outcome table", "cargo xtask outcomes --check", || {
         crate::outcomes(root, true)
     })?;
