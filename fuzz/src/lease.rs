@@ -80,6 +80,7 @@ pub fn lease_ops(data: &[u8]) {
                 let_go(&mut models, id);
                 if let Some(model) = models.get_mut(&id.to_bits()) {
                     model.dropped = true;
+                    model.let_go = true;
                 }
             }
             (4, Some(id)) if arg & 1 > 0 => {
@@ -162,6 +163,15 @@ pub fn lease_ops(data: &[u8]) {
                 held,
                 "{id:?} at {now:?}: {leases:?}"
             );
+            if let Some(until) = model.valid_until.filter(|_| held) {
+                // To the microsecond.
+                assert_eq!(
+                    leases.lease(*id).and_then(|lease| lease.valid_until()),
+                    Some(until)
+                );
+                assert!(leases.holds_at(*id, until - Duration::from_micros(1)));
+                assert!(!leases.holds_at(*id, until));
+            }
         }
         ids.retain(|id| leases.lease(*id).is_some());
     }
