@@ -108,6 +108,13 @@ fn outcomes(root: &Path, check: bool) -> Result<(), String> {
         return Err("docs/outcomes.md is out of date; run `cargo xtask outcomes`".into());
     }
     let unproven = table.unproven(&proofs);
+    if check && !unproven.is_empty() {
+        let ids: Vec<&str> = unproven.iter().map(|row| row.id.as_str()).collect();
+        return Err(format!(
+            "no test shows these rows of tests/outcomes.toml: {}; write a scenario, or name a test and a reason",
+            ids.join(", ")
+        ));
+    }
     println!(
         "  {} rows, {} of them not shown by a test yet",
         table.rows.len(),
