@@ -8,6 +8,7 @@ pub fn decode(data: &[u8]) {
     for frame in found {
         assert!(frame.len() <= Limits::DEFAULT.frame);
         walk(read(frame), frame);
+        within(frame, Limits::DEFAULT);
         assert!(attributes(frame).is_none_or(|pairs| pairs.iter().count() == pairs.len()));
         // It ends nowhere sooner.
         if frame.len() < 256 {
@@ -37,6 +38,9 @@ pub fn chunks(data: &[u8]) {
     };
     for limits in [Limits::DEFAULT, tight] {
         let whole = frames(bytes, usize::MAX, limits);
+        for frame in &whole.0 {
+            within(frame, limits);
+        }
         assert_eq!(frames(bytes, piece, limits), whole);
         assert_eq!(frames(bytes, 1, limits), whole);
     }
@@ -62,6 +66,28 @@ fn frames(bytes: &[u8], piece: usize, limits: Limits) -> (Vec<&[u8]>, Option<Pro
                 return (found, Some(error));
             }
         }
+    }
+}
+
+/// No frame is found that the limits forbid.
+fn within(frame: &[u8], limits: Limits) {
+    assert!(frame.len() <= limits.frame);
+    let (mut depth, mut elements) = (0, 0);
+    count(read(frame), 0, &mut depth, &mut elements);
+    assert!(depth <= usize::from(limits.depth), "{depth} deep");
+    assert!(elements <= limits.elements as usize, "{elements} elements");
+}
+
+fn count(value: Value<'_>, around: usize, depth: &mut usize, elements: &mut usize) {
+    let inside: Vec<Value<'_>> = match value {
+        Value::Array(items) | Value::Set(items) | Value::Push(items) => items.iter().collect(),
+        Value::Map(pairs) => pairs.iter().flat_map(|(key, value)| [key, value]).collect(),
+        _ => return,
+    };
+    *depth = (*depth).max(around + 1);
+    *elements += inside.len();
+    for value in inside {
+        count(value, around + 1, depth, elements);
     }
 }
 
