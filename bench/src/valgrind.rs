@@ -53,7 +53,10 @@ fn system_calls(who: &str, pairs: u64, address: &str) -> Outcome<f64> {
         pairs,
         address,
     )?;
-    Ok(log.lines().filter(|line| line.contains("SYSCALL[")).count() as f64)
+    // A call that waits has a second line, without its name. Reading a clock is a call only under valgrind: natively the
+    // kernel lends the page it is read from.
+    let is_call = |line: &&str| line.contains(" sys_") && !line.contains("sys_clock_gettime");
+    Ok(log.lines().filter(is_call).count() as f64)
 }
 
 fn valgrind(tool: &[&str], who: &str, pairs: u64, address: &str) -> Outcome<String> {
