@@ -31,7 +31,8 @@ pub const REPLY_LIMIT: Duration = Duration::from_secs(5);
 ///
 /// With these an outage of up to a third of the lease never loses a hold: a renewal is due at 1/5,
 /// the outage ends at 8/15 at the latest, a dial that hung in it ends 7/75 later at 47/75, and a new
-/// connection still renews before 2/3.
+/// connection still renews before 2/3. (A dial may take half of what is left until 2/3, and at least the reply
+/// limit: the earlier it begins the longer, but it ends no later than that.)
 ///
 /// ```
 /// use core::time::Duration;

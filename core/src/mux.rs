@@ -338,7 +338,7 @@ impl Mux {
         }
         match self.link {
             Link::Down(at) if now >= at && !self.is_finished() => {
-                self.link = Link::Opening(now + self.connect_limit());
+                self.link = Link::Opening(now + self.dial_limit(now));
                 return Output::Connect;
             }
             Link::Up => self.encode(now),
@@ -555,9 +555,7 @@ impl Mux {
         self.rng.up_to(bound)
     }
 
-    fn connect_limit(&self) -> Duration {
-        self.config
-            .connect_limit
-            .min(self.leases.shortest_reply_limit())
+    fn dial_limit(&self, now: Tick) -> Duration {
+        self.config.connect_limit.min(self.leases.dial_limit(now))
     }
 }

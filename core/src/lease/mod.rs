@@ -240,6 +240,13 @@ impl Lease {
         }
     }
 
+    /// How long a dial that begins at `now` may take: half of what is left until the hold is given up, at least the
+    /// reply limit of its renewals.
+    pub fn dial_limit(&self, now: Tick) -> Duration {
+        let half = self.give_up().saturating_since(now) / 2;
+        half.max(self.terms.reply_limit())
+    }
+
     /// When to call [`handle_timeout`](Lease::handle_timeout).
     pub fn deadline(&self) -> Deadline {
         let at = |tick: Tick, reason| match tick {

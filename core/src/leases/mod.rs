@@ -243,7 +243,16 @@ impl Leases {
         self.held > 0
     }
 
-    /// The shortest reply limit of the locks that are held: what a dial or a delay may take at most.
+    /// How long a dial that begins at `now` may take for the locks that are held: for each of them half of what is left
+    /// until it is given up, so that a second dial fits, and never less than its reply limit.
+    pub fn dial_limit(&self, now: Tick) -> Duration {
+        let held = self.slots.iter().filter(|slot| slot.held);
+        held.map(|slot| slot.lease.dial_limit(now))
+            .min()
+            .unwrap_or(Duration::MAX)
+    }
+
+    /// The shortest reply limit of the locks that are held.
     pub fn shortest_reply_limit(&self) -> Duration {
         let held = self.slots.iter().filter(|slot| slot.held);
         held.map(|slot| slot.lease.terms().reply_limit())

@@ -45,6 +45,18 @@ fn s7_an_outage_of_a_third_of_the_lease_is_no_loss() {
 }
 
 #[test]
+fn s7_a_slow_dial_may_take_half_of_what_is_left() {
+    for lease in [ms(500), ms(5_000), ms(30_000)] {
+        for phase in 0..=16 {
+            // Longer than a reply may take, shorter than the connect limit; begun at 1/5 it ends before 2/3.
+            let slow = Dial::Slow((lease / 5).min(ms(4_000)));
+            let lost = lost(lease, phase, lease * 2, slow, u64::from(phase));
+            assert!(!lost, "{lease:?} phase {phase}");
+        }
+    }
+}
+
+#[test]
 fn s7_an_outage_of_more_than_two_thirds_always_is_a_loss() {
     for lease in [ms(500), ms(5_000), ms(30_000)] {
         for phase in 0..=16 {

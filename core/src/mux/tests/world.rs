@@ -27,6 +27,8 @@ pub(super) enum Dial {
     Works,
     Refused,
     Hangs,
+    /// It works, after this time.
+    Slow(Duration),
 }
 
 /// How well the driver does what it should.
@@ -331,6 +333,7 @@ impl World {
                         _ if self.black_hole => None,
                         Dial::Hangs => None,
                         Dial::Works => Some((trip, true)),
+                        Dial::Slow(after) => Some((self.now + after, true)),
                         Dial::Refused => Some((trip, false)),
                     };
                 }
