@@ -149,14 +149,17 @@ impl Proxy {
     /// Ends every connection, on both sides; what is on its way is lost. Done when it returns.
     pub fn cut(&self, how: Cut) {
         let mut state = self.shared.lock();
-        for link in &state.links {
+        let links = std::mem::take(&mut state.links);
+        for link in &links {
             kill(&link.client, how);
             kill(&link.server, how);
         }
-        state.links.clear();
         self.shared.changed.notify_all();
-        drop(state);
-        self.settle();
+        // Until their threads have seen it. Connections that are made meanwhile are none of these.
+        let until = Instant::now() + Duration::from_secs(2);
+        while links.iter().any(Link::is_open) && Instant::now() < until {
+            state = self.shared.wait(state, Some(Duration::from_millis(50)));
+        }
     }
 
     /// Ends every connection towards the client only. What is held or delayed still reaches the server, late,
@@ -239,15 +242,6 @@ impl Proxy {
         change(&mut self.shared.lock().controls[side as usize]);
         self.shared.changed.notify_all();
     }
-
-    /// Waits for the threads to have seen that their connection is no more.
-    fn settle(&self) {
-        let until = Instant::now() + Duration::from_secs(2);
-        let mut state = self.shared.lock();
-        while state.threads > 0 && Instant::now() < until {
-            state = self.shared.wait(state, Some(Duration::from_millis(50)));
-        }
-    }
 }
 
 impl Drop for Proxy {
@@ -280,7 +274,6 @@ struct State {
     counts: Counts,
     links: Vec<Link>,
     handles: Vec<JoinHandle<()>>,
-    threads: usize,
     upstream: Option<SocketAddr>,
     refuse: bool,
     stopped: bool,
@@ -366,13 +359,11 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     }
 }
 
-/// Starts a thread that is counted until everything it owned is gone.
+/// Starts a thread, and tells when everything that it owned is gone.
 fn spawn(shared: &Arc<Shared>, state: &mut State, work: impl FnOnce(&Shared) + Send + 'static) {
     let shared = Arc::clone(shared);
-    state.threads += 1;
     state.handles.push(thread::spawn(move || {
         work(&shared);
-        shared.lock().threads -= 1;
         shared.changed.notify_all();
     }));
 }
