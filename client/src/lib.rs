@@ -16,6 +16,7 @@
 //! | `host` | one locked machine with its holds, shared by callers and driver |
 //! | `redis`, `memory` | the stores here |
 //! | `binding` | the seam for a runtime |
+//! | `system` | with the feature `system`: the clock and the entropy that bindings share |
 
 pub mod binding;
 mod config;
@@ -29,6 +30,8 @@ mod observer;
 mod options;
 mod redis;
 pub mod store;
+#[cfg(feature = "system")]
+pub mod system;
 mod untold;
 mod url;
 mod waiters;

@@ -17,7 +17,6 @@
 //! suspended for, which tokio's clock does not count on Linux: see [`TokioBinding`]. On a thread outside the runtime
 //! tokio's clock cannot be paused; there `is_held` of a paused test sees the real time.
 
-mod clock;
 mod stream;
 
 use std::future::Future;
@@ -28,9 +27,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tenure_client::binding::{Binding, Endpoint, Timer};
+use tenure_client::system::{self, Clock, Running};
 use tenure_client::{Config, Driver, Error, Locks, Tick, connect_with, memory_with};
+use tokio::time::Instant;
 
-use clock::Clock;
 pub use stream::TokioStream;
 
 /// Connects to the server that `url` names and spawns the driver on the current runtime.
@@ -129,15 +129,13 @@ fn spawn(driver: Driver) {
 /// beyond that of the monotonic clock: a suspended machine and a slewed clock both count. It never goes back.
 #[derive(Clone, Debug)]
 pub struct TokioBinding {
-    clock: Arc<Clock>,
+    clock: Arc<Clock<Epoch>>,
 }
 
 impl TokioBinding {
     /// A binding whose time begins now.
     pub fn new() -> TokioBinding {
-        TokioBinding {
-            clock: Arc::new(Clock::new(clock::suspended())),
-        }
+        TokioBinding::with_suspended(system::suspended())
     }
 
     /// A binding whose suspended time comes from `suspended` instead of the system: how long the machine was suspended
@@ -162,7 +160,7 @@ impl TokioBinding {
         suspended: impl Fn() -> Duration + Send + Sync + 'static,
     ) -> TokioBinding {
         TokioBinding {
-            clock: Arc::new(Clock::new(Box::new(suspended))),
+            clock: Arc::new(Clock::over(Epoch(Instant::now()), suspended)),
         }
     }
 }
@@ -196,24 +194,38 @@ impl Binding for TokioBinding {
     }
 
     fn now_for_sending(&self) -> Tick {
-        self.clock.now_without_looking()
+        self.clock.now_for_sending()
     }
 
     fn entropy(&self, bytes: &mut [u8]) -> io::Result<()> {
-        getrandom::fill(bytes).map_err(io::Error::from)
+        system::entropy(bytes)
+    }
+}
+
+/// Where tokio's clock stood when a binding's time began.
+#[derive(Debug)]
+struct Epoch(Instant);
+
+impl Running for Epoch {
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
     }
 }
 
 /// A timer on tokio's clock.
 #[derive(Debug)]
 pub struct TokioTimer {
-    clock: Arc<Clock>,
+    clock: Arc<Clock<Epoch>>,
     sleep: Pin<Box<tokio::time::Sleep>>,
 }
 
 impl Timer for TokioTimer {
     fn set(mut self: Pin<&mut Self>, deadline: Tick) {
-        let instant = self.clock.instant(deadline);
+        // A far deadline is as good as a month.
+        let month = Duration::from_secs(30 * 24 * 3600);
+        let Epoch(epoch) = self.clock.running();
+        let instant = epoch.checked_add(self.clock.running_at(deadline));
+        let instant = instant.unwrap_or_else(|| Instant::now() + month);
         self.sleep.as_mut().reset(instant);
     }
 

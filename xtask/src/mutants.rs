@@ -38,7 +38,8 @@ const LEAST: usize = 2;
 /// A test that runs longer than this hangs; unmutated, none takes a tenth of it.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Where tests of rules may be.
-const SOURCES: [(&str, &str); 3] = [
+const SOURCES: [(&str, &str); 4] = [
+    ("tenure-client", "client"),
     ("tenure-core", "core"),
     ("tenure-sim", "sim"),
     ("tenure-tokio", "runtime-tokio"),

@@ -1,17 +1,30 @@
-//! Tokio's clock, plus what it does not count.
+//! What the operating system gives to every runtime alike: a clock that counts suspension, and entropy.
+//!
+//! For bindings; may change before 1.0.
 
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tenure_client::Tick;
-use tokio::time::Instant;
+use tenure_core::time::Tick;
 
 /// Smaller changes of the offset are noise of reading clocks one after the other.
 const NOISE: u64 = 1_000;
 
-pub(crate) struct Clock {
-    epoch: Instant,
+/// A clock of a runtime, plus what it does not count: the time the machine was suspended. It never goes back.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_client::system::Clock;
+///
+/// let clock = Clock::new();
+/// let before = clock.now();
+/// std::thread::sleep(Duration::from_millis(2));
+/// assert!(clock.now().saturating_since(before) >= Duration::from_millis(2));
+/// ```
+pub struct Clock<R = Instant> {
+    running: R,
     /// How long the machine was suspended, since some fixed moment.
     suspended: Box<dyn Fn() -> Duration + Send + Sync>,
     suspended_at_epoch: Duration,
@@ -21,22 +34,62 @@ pub(crate) struct Clock {
     latest: AtomicU64,
 }
 
+/// Where a [`Clock`] reads the time that passes while the machine runs: of the standard library, or of a runtime whose
+/// time can be paused.
+pub trait Running: fmt::Debug + Send + Sync + 'static {
+    /// How much has passed since a moment that stays the same.
+    fn elapsed(&self) -> Duration;
+}
+
+impl Running for Instant {
+    fn elapsed(&self) -> Duration {
+        Instant::elapsed(self)
+    }
+}
+
 impl Clock {
-    pub(crate) fn new(suspended: Box<dyn Fn() -> Duration + Send + Sync>) -> Clock {
-        let suspended_at_epoch = suspended();
+    /// On the clock of the standard library, from now on.
+    pub fn new() -> Clock {
+        Clock::over(Instant::now(), suspended())
+    }
+
+    /// As [`new`](Clock::new), with the suspended time from `suspended` instead of the system: how long the machine was
+    /// suspended since some fixed moment. For tests of what a suspension does.
+    pub fn with_suspended(suspended: impl Fn() -> Duration + Send + Sync + 'static) -> Clock {
+        Clock::over(Instant::now(), suspended)
+    }
+
+    /// When the standard library's clock will show this tick, if nothing more is suspended.
+    pub fn instant(&self, tick: Tick) -> Instant {
+        // A far deadline is as good as a month.
+        let month = Duration::from_secs(30 * 24 * 3600);
+        let instant = self.running.checked_add(self.running_at(tick));
+        instant.unwrap_or_else(|| Instant::now() + month)
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Clock {
+        Clock::new()
+    }
+}
+
+impl<R: Running> Clock<R> {
+    /// On the clock of a runtime.
+    pub fn over(running: R, suspended: impl Fn() -> Duration + Send + Sync + 'static) -> Clock<R> {
         Clock {
-            epoch: Instant::now(),
-            suspended,
-            suspended_at_epoch,
+            running,
+            suspended_at_epoch: suspended(),
+            suspended: Box::new(suspended),
             offset: AtomicU64::new(0),
             latest: AtomicU64::new(0),
         }
     }
 
     /// The time, suspension counted to this moment.
-    pub(crate) fn now(&self) -> Tick {
-        // Tokio's clock first: what passes between the readings then counts, and does not vanish.
-        let since = self.since_epoch();
+    pub fn now(&self) -> Tick {
+        // The runtime's clock first: what passes between the readings then counts, and does not vanish.
+        let since = micros(self.running.elapsed());
         let read = micros((self.suspended)().saturating_sub(self.suspended_at_epoch));
         let known = self.offset.load(Ordering::Relaxed);
         let offset = if read >= known + NOISE {
@@ -47,13 +100,10 @@ impl Clock {
         self.never_back(since + offset)
     }
 
-    /// The time, suspension counted to the last full reading.
-    pub(crate) fn now_without_looking(&self) -> Tick {
-        self.never_back(self.since_epoch() + self.offset.load(Ordering::Relaxed))
-    }
-
-    fn since_epoch(&self) -> u64 {
-        micros(Instant::now().saturating_duration_since(self.epoch))
+    /// The time, suspension counted to the last full reading: for [`Binding::now_for_sending`](crate::Binding::now_for_sending).
+    pub fn now_for_sending(&self) -> Tick {
+        let since = micros(self.running.elapsed());
+        self.never_back(since + self.offset.load(Ordering::Relaxed))
     }
 
     /// Threads may read out of step with each other; time handed out does not fall.
@@ -65,24 +115,33 @@ impl Clock {
         Tick::from_micros(now.max(latest))
     }
 
-    /// When tokio's clock will show this tick, if nothing more is suspended. A timer may fire early, never late.
-    pub(crate) fn instant(&self, tick: Tick) -> Instant {
+    /// What the runtime's clock will have counted at this tick, if nothing more is suspended. A timer that is set by it may
+    /// fire early, never late.
+    pub fn running_at(&self, tick: Tick) -> Duration {
         let offset = self.offset.load(Ordering::Relaxed);
-        let since = Duration::from_micros(tick.as_micros().saturating_sub(offset));
-        // A far deadline is as good as a month.
-        let month = Duration::from_secs(30 * 24 * 3600);
-        self.epoch
-            .checked_add(since)
-            .unwrap_or_else(|| Instant::now() + month)
+        Duration::from_micros(tick.as_micros().saturating_sub(offset))
+    }
+
+    /// The runtime's clock.
+    pub fn running(&self) -> &R {
+        &self.running
     }
 }
 
-impl fmt::Debug for Clock {
+impl<R: Running> fmt::Debug for Clock<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Clock")
-            .field("epoch", &self.epoch)
+            .field("running", &self.running)
             .finish_non_exhaustive()
     }
+}
+
+/// Fills `bytes` with what nobody can guess: for [`Binding::entropy`](crate::Binding::entropy).
+///
+/// # Errors
+/// The system has no entropy.
+pub fn entropy(bytes: &mut [u8]) -> io::Result<()> {
+    getrandom::fill(bytes).map_err(io::Error::from)
 }
 
 fn micros(span: Duration) -> u64 {
@@ -93,16 +152,16 @@ fn micros(span: Duration) -> u64 {
 
 /// What the monotonic clock has not counted since this was called: suspension, and the slewing of the clock.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn suspended() -> Box<dyn Fn() -> Duration + Send + Sync> {
+pub fn suspended() -> impl Fn() -> Duration + Send + Sync + 'static {
     let start = Clocks::read();
-    Box::new(move || Clocks::read().uncounted_since(&start))
+    move || Clocks::read().uncounted_since(&start)
 }
 
 /// Elsewhere the monotonic clock of the standard library is all there is: it counts suspension on Windows, and on Apple
 /// systems it does not.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn suspended() -> Box<dyn Fn() -> Duration + Send + Sync> {
-    Box::new(|| Duration::ZERO)
+pub fn suspended() -> impl Fn() -> Duration + Send + Sync + 'static {
+    || Duration::ZERO
 }
 
 /// One reading of the clocks that tell what happened to a machine.
