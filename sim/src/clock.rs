@@ -29,15 +29,22 @@ impl Clock {
     pub(crate) fn read(&self, now: Tick) -> u64 {
         let now = self.stopped.unwrap_or(now.as_micros());
         let passed = now.saturating_sub(self.anchor.0);
-        let drift = (passed as i128 * i128::from(self.drift_ppm)) / 1_000_000;
-        self.anchor.1 + (passed as i128 + drift).max(0) as u64
+        let drift = match (passed as i64).checked_mul(self.drift_ppm) {
+            // Years, for any drift that is met: much faster than with twice as many bits.
+            Some(product) => product / 1_000_000,
+            None => (i128::from(passed) * i128::from(self.drift_ppm) / 1_000_000) as i64,
+        };
+        self.anchor.1 + passed.saturating_add_signed(drift)
     }
 
     /// The true time at which it will show `local`, at its present rate; not before `now`.
     pub(crate) fn when(&self, now: Tick, local: u64) -> Tick {
         let ahead = local.saturating_sub(self.read(now));
-        let rate = (1_000_000 + self.drift_ppm).max(1);
-        let passed = (u128::from(ahead) * 1_000_000).div_ceil(rate as u128) as u64;
+        let rate = (1_000_000 + self.drift_ppm).max(1) as u64;
+        let passed = match ahead.checked_mul(1_000_000) {
+            Some(product) => product.div_ceil(rate),
+            None => (u128::from(ahead) * 1_000_000).div_ceil(u128::from(rate)) as u64,
+        };
         now + Duration::from_micros(passed)
     }
 

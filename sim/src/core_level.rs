@@ -14,12 +14,26 @@ use tenure_core::rng::Rng;
 use tenure_core::time::Tick;
 
 use crate::clock::Clock;
-use crate::history::Report;
+use crate::history::{Fault, LEAST_EVENTS, Report};
 use crate::keys::Dialect;
 use crate::server::{Mood, Server, encode};
 
-/// Steps of a history before everything is well.
-const STEPS: u64 = 400;
+/// One history in so many has ten times as many steps.
+const LONG: u64 = 100;
+/// The faults of this level. Bytes in any portion and late replies belong to it and are not counted.
+pub const FAULTS: &[Fault] = &[
+    Fault::Cut,
+    Fault::Refuse,
+    Fault::Zombies,
+    Fault::PauseProcess,
+    Fault::ReadOnly,
+    Fault::Loading,
+    Fault::Busy,
+    Fault::OutOfMemory,
+    Fault::TryAgain,
+    Fault::ForgetScripts,
+    Fault::FailScript,
+];
 const NAMES: [&[u8]; 2] = [b"a", b"b"];
 
 struct Play {
@@ -93,7 +107,10 @@ pub fn run(seed: u64) -> Report {
         report: Report::default(),
         rng,
     };
-    for _ in 0..STEPS {
+    play.report.clients = play.nodes.len();
+    let steps = LEAST_EVENTS + play.below(40);
+    let steps = steps * if play.below(LONG) == 0 { 10 } else { 1 };
+    while play.report.events < steps || play.report.faults.is_empty() {
         play.step();
         if !play.report.violations.is_empty() {
             return play.report;
@@ -156,6 +173,7 @@ impl Play {
                 self.nodes[node].connection = Some(Connection::default());
                 self.nodes[node].mux.handle_connected(now);
             } else {
+                self.met(Fault::Refuse);
                 self.nodes[node].mux.handle_dial_failed(now, "refused");
             }
         }
@@ -373,24 +391,31 @@ impl Play {
                     // What was sent may still arrive.
                     this.mux.handle_disconnected(now);
                     self.abort(node);
+                    self.met(Fault::Cut);
                 }
             }
             3..=5 => self.one_zombie(),
-            6 => self.server.forget_scripts(),
-            7 => self.server.script_fails = true,
+            6 => {
+                self.server.forget_scripts();
+                self.met(Fault::ForgetScripts);
+            }
+            7 => {
+                self.server.script_fails = true;
+                self.met(Fault::FailScript);
+            }
             8 | 9 => {
                 let moods = [
-                    Mood::Well,
-                    Mood::Well,
-                    Mood::Well,
-                    Mood::Well,
-                    Mood::ReadOnly,
-                    Mood::Loading,
-                    Mood::Busy,
-                    Mood::OutOfMemory,
-                    Mood::TryAgain,
+                    (Fault::ReadOnly, Mood::ReadOnly),
+                    (Fault::Loading, Mood::Loading),
+                    (Fault::Busy, Mood::Busy),
+                    (Fault::OutOfMemory, Mood::OutOfMemory),
+                    (Fault::TryAgain, Mood::TryAgain),
                 ];
-                self.server.mood = moods[self.below(moods.len() as u64) as usize];
+                self.server.mood = Mood::Well;
+                if let Some((fault, mood)) = moods.get(self.below(9) as usize) {
+                    self.server.mood = *mood;
+                    self.met(*fault);
+                }
             }
             10 if self.below(10) == 0 => {
                 let this = &mut self.nodes[node];
@@ -398,8 +423,15 @@ impl Play {
                 this.mux.close(now);
             }
             // Nobody looks after the machine for a while.
-            _ => self.pass_up_to(2_000),
+            _ => {
+                self.pass_up_to(2_000);
+                self.met(Fault::PauseProcess);
+            }
         }
+    }
+
+    fn met(&mut self, fault: Fault) {
+        *self.report.faults.entry(fault).or_default() += 1;
     }
 
     /// Everything that was sent on one dead connection arrives.
@@ -414,6 +446,9 @@ impl Play {
             rest = &rest[len..];
             self.server.execute(self.now, &words, &mut false);
             self.report.counts.zombies += 1;
+        }
+        if rest.len() < bytes.len() {
+            self.met(Fault::Zombies);
         }
     }
 

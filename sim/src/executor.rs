@@ -13,8 +13,14 @@ pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 #[derive(Default)]
 pub(crate) struct Executor {
-    tasks: Vec<Option<(Owner, Task)>>,
+    tasks: Vec<Option<Running>>,
     ready: Arc<Mutex<Vec<usize>>>,
+}
+
+struct Running {
+    owner: Owner,
+    task: Task,
+    waker: Waker,
 }
 
 struct Wakeup {
@@ -33,8 +39,20 @@ impl Wake for Wakeup {
 
 impl Executor {
     pub(crate) fn spawn(&mut self, owner: Owner, task: Task) {
-        self.tasks.push(Some((owner, task)));
-        self.wake(self.tasks.len() - 1);
+        let number = self.tasks.len();
+        let wakeup = Arc::new(Wakeup {
+            task: number,
+            ready: Arc::clone(&self.ready),
+        });
+        self.tasks.push(Some(Running {
+            owner,
+            task,
+            waker: Waker::from(wakeup),
+        }));
+        self.ready
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(number);
     }
 
     /// Takes one ready task whose owner may run.
@@ -42,7 +60,7 @@ impl Executor {
         let mut ready = self.ready.lock().unwrap_or_else(PoisonError::into_inner);
         let tasks = &self.tasks;
         ready.retain(|task| tasks[*task].is_some());
-        let may = |task: &usize| tasks[*task].as_ref().is_some_and(|(owner, _)| runs(*owner));
+        let may = |task: &usize| tasks[*task].as_ref().is_some_and(|task| runs(task.owner));
         let candidates = ready.iter().filter(|task| may(task)).count();
         if candidates == 0 {
             return None;
@@ -53,39 +71,24 @@ impl Executor {
     }
 
     /// Polls a task that was picked.
-    pub(crate) fn poll(&mut self, task: usize) {
-        let wakeup = Wakeup {
-            task,
-            ready: Arc::clone(&self.ready),
-        };
-        let waker = Waker::from(Arc::new(wakeup));
-        let Some((owner, mut future)) = self.tasks[task].take() else {
+    pub(crate) fn poll(&mut self, number: usize) {
+        let Some(mut running) = self.tasks[number].take() else {
             return;
         };
-        if future
-            .as_mut()
-            .poll(&mut Context::from_waker(&waker))
-            .is_pending()
-        {
-            self.tasks[task] = Some((owner, future));
+        let mut cx = Context::from_waker(&running.waker);
+        if running.task.as_mut().poll(&mut cx).is_pending() {
+            self.tasks[number] = Some(running);
         }
     }
 
     /// Drops the tasks of a client: its process has died.
     pub(crate) fn kill(&mut self, client: usize) {
-        let dead = self.tasks.iter_mut().filter(|task| {
-            task.as_ref()
-                .is_some_and(|(owner, _)| *owner == Some(client))
-        });
+        let dead = self
+            .tasks
+            .iter_mut()
+            .filter(|task| task.as_ref().is_some_and(|task| task.owner == Some(client)));
         // Dropped outside the iteration's borrow of a single task: a drop may wake others.
         let dead: Vec<_> = dead.map(Option::take).collect();
         drop(dead);
-    }
-
-    fn wake(&self, task: usize) {
-        self.ready
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(task);
     }
 }

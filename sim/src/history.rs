@@ -8,7 +8,8 @@ mod nemesis;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tenure_core::rng::Rng;
@@ -19,8 +20,12 @@ use crate::machine::{Client, ServerHandle};
 use crate::world::{Counts, Sim, World};
 pub use nemesis::Fault;
 
-/// The longest lease that a history uses.
-const LONGEST: Duration = Duration::from_secs(5);
+/// The least number of events of a history, without those of the checker itself.
+pub const LEAST_EVENTS: u64 = 200;
+/// The least number of clients.
+pub const LEAST_CLIENTS: usize = 2;
+/// One history in so many is a long one.
+const LONG: u64 = 50;
 /// What a fresh client may need more than one lease to get a name once everything is well.
 const GRACE: Duration = Duration::from_secs(3);
 /// No task of a history can be busy for so long.
@@ -32,8 +37,10 @@ const STUCK: Duration = Duration::from_secs(60);
 pub struct Report {
     /// What was broken, if anything.
     pub violations: Vec<String>,
-    /// What happened in the world: deliveries, timers, polls.
+    /// What happened in the world: deliveries, timers, polls. The checker's own looks are not counted.
     pub events: u64,
+    /// Machines that a client ran on.
+    pub clients: usize,
     /// Commands that the server executed or refused.
     pub commands: u64,
     /// Requests that were made.
@@ -50,6 +57,18 @@ pub struct Report {
     pub trace: String,
 }
 
+impl Report {
+    /// What a history lacks that shows anything, if it was played to its end.
+    pub fn lacks(&self) -> Option<String> {
+        let small = self.clients < LEAST_CLIENTS || self.events < LEAST_EVENTS;
+        ((small || self.faults.is_empty()) && self.violations.is_empty()).then(|| {
+            let (clients, events) = (self.clients, self.events);
+            let faults: u64 = self.faults.values().sum();
+            format!("too little: {clients} clients, {events} events, {faults} faults")
+        })
+    }
+}
+
 /// What the tasks of a history share.
 #[derive(Clone)]
 struct Stage {
@@ -57,13 +76,59 @@ struct Stage {
     server: ServerHandle,
     checker: Checker,
     names: usize,
-    leases: (Duration, Duration),
+    pace: Pace,
     clients: Arc<Mutex<Vec<Client>>>,
     running: Arc<Mutex<Running>>,
     /// How far the server's clock was stepped back, in milliseconds.
     behind: Arc<Mutex<i64>>,
-    /// Faults go on; then everything is well.
+    /// How often the checker looked.
+    looks: Arc<AtomicU64>,
+    /// Until when faults go on; then everything is well.
+    until: Arc<Mutex<Duration>>,
+}
+
+/// How fast a history lives: everything that takes time is drawn in proportion.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Of the times of a long history, which has leases of up to four seconds.
+    percent: u32,
+    leases: (Duration, Duration),
     until: Duration,
+}
+
+impl Pace {
+    /// Most histories are short, so that many can be run: a few leases one after another show almost everything. What
+    /// shows only in the long run is left to the few long ones.
+    fn draw(below: &mut impl FnMut(u64) -> u64) -> Pace {
+        let long = below(LONG) == 0;
+        let percent = if long { 100 } else { 10 + below(31) as u32 };
+        let (least, most, until) = match (long, below(3)) {
+            (true, 0) => (300, 900, 4_000 + below(8_000)),
+            (true, _) => (500, 4_000, 4_000 + below(8_000)),
+            (false, 0) => (300, 900, 1_000 + below(1_500)),
+            (false, _) => (500, 3_000, 1_000 + below(1_500)),
+        };
+        let pace = Pace {
+            percent,
+            leases: (Duration::ZERO, Duration::ZERO),
+            until: Duration::ZERO,
+        };
+        Pace {
+            leases: (pace.ms(least), pace.ms(most)),
+            until: pace.ms(until),
+            ..pace
+        }
+    }
+
+    /// So many milliseconds of a long history.
+    fn ms(self, long: u64) -> Duration {
+        Duration::from_millis(long) * self.percent / 100
+    }
+
+    /// The longest lease there can be: the checker makes each one unique, if need be by making it longer.
+    fn longest(self) -> Duration {
+        self.leases.1 + Duration::from_secs(1)
+    }
 }
 
 /// Tasks that have not ended.
@@ -96,11 +161,11 @@ pub fn run(seed: u64, record: bool) -> Report {
                 .unwrap_or_default();
             Report {
                 violations: vec![format!("a panic: {text}")],
+                events: sim.happened(),
                 ..Report::default()
             }
         }
     };
-    report.events = sim.happened();
     report.trace = sim.trace();
     report
 }
@@ -126,26 +191,23 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
         }
     }
     let checker = Checker::new(&world, &server, assumed);
-    let short = below(3) == 0;
+    let pace = Pace::draw(&mut below);
     let stage = Stage {
         world: world.clone(),
         server: server.clone(),
         checker: checker.clone(),
         names: 1 + below(3) as usize,
-        leases: if short {
-            (Duration::from_millis(300), Duration::from_millis(900))
-        } else {
-            (Duration::from_millis(500), LONGEST - Duration::from_secs(1))
-        },
+        pace,
         clients: Arc::default(),
         running: Arc::default(),
         behind: Arc::default(),
-        until: Duration::from_millis(4_000 + below(8_000)),
+        looks: Arc::default(),
+        until: Arc::new(Mutex::new(pace.until)),
     };
-    let first = 2 + below(3);
-    for _ in 0..first {
+    for _ in 0..LEAST_CLIENTS as u64 + below(3) {
         clients::start(&stage);
     }
+    let played = stage.clone();
     let faults: Arc<Mutex<BTreeMap<Fault, u64>>> = Arc::default();
     let kinds = nemesis::choose(assumed, &mut below);
     let counted = Arc::clone(&faults);
@@ -155,6 +217,12 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
         }
         watch(&stage);
         stage.all_done().await;
+        while stage.events() < LEAST_EVENTS {
+            // Nothing but silence so far, or everybody has closed.
+            stage.prolong();
+            clients::start(&stage);
+            stage.all_done().await;
+        }
         nemesis::heal(&stage);
         if clients::within(&stage.world, STUCK, aftermath(&stage))
             .await
@@ -169,14 +237,13 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
     let (grants, losses) = checker.grants_and_losses();
     Report {
         violations: checker.violations(),
+        events: played.events(),
+        clients: played.clients().len(),
         commands: server.executed_count(),
         requests: checker.requests(),
         grants,
         losses,
-        faults: faults
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone(),
+        faults: lock(&faults).clone(),
         counts: world.counts(),
         ..Report::default()
     }
@@ -185,10 +252,16 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
 /// Looks at everything at random instants, until nobody else knows the stage any more.
 fn watch(stage: &Stage) {
     let (world, checker) = (stage.world.clone(), stage.checker.clone());
+    let (pace, looks) = (stage.pace, Arc::clone(&stage.looks));
     let running = Arc::downgrade(&stage.running);
     stage.world.clone().spawn(async move {
-        while running.upgrade().is_some() {
-            world.sleep(world.up_to(Duration::from_millis(20))).await;
+        while let Some(running) = running.upgrade() {
+            // In the end there is little to be seen.
+            let busy = !lock(&running).tasks.is_empty();
+            drop(running);
+            let most = pace.ms(if busy { 40 } else { 800 });
+            world.sleep(world.up_to(most)).await;
+            looks.fetch_add(1, Ordering::Relaxed);
             checker.probe();
         }
     });
@@ -215,7 +288,7 @@ async fn aftermath(stage: &Stage) {
         return;
     };
     let lease = Duration::from_secs(1);
-    let longest = LONGEST + nemesis::LATEST;
+    let longest = stage.pace.longest() + stage.pace.ms(nemesis::LATEST);
     for name in 0..stage.names {
         let name = clients::name(name);
         let ask = stage
@@ -261,16 +334,41 @@ fn nothing_lingers(stage: &Stage) -> bool {
         && stage.clients().iter().all(|client| !client.is_killed())
 }
 
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Stage {
     fn clients(&self) -> Vec<Client> {
-        self.clients
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.clients).clone()
     }
 
-    fn running(&self) -> std::sync::MutexGuard<'_, Running> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    fn running(&self) -> MutexGuard<'_, Running> {
+        lock(&self.running)
+    }
+
+    /// A span of up to so many milliseconds of a long history.
+    fn up_to(&self, long: u64) -> Duration {
+        self.world.up_to(self.pace.ms(long))
+    }
+
+    fn until(&self) -> Duration {
+        *lock(&self.until)
+    }
+
+    /// Whether faults go on and requests are made.
+    fn goes_on(&self) -> bool {
+        self.world.now() < self.until()
+    }
+
+    fn prolong(&self) {
+        *lock(&self.until) = self.world.now() + self.pace.until;
+    }
+
+    /// What has happened, without the looks of the checker: each was woken and polled.
+    fn events(&self) -> u64 {
+        let looks = self.looks.load(Ordering::Relaxed);
+        self.world.happened().saturating_sub(2 * looks)
     }
 
     /// A number that no other has.

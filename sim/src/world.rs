@@ -46,7 +46,6 @@ pub struct Sim {
     world: World,
     executor: Executor,
     rng: Rng,
-    polls: u64,
 }
 
 /// A handle on the world, for the tasks in it. Cheap to clone.
@@ -140,7 +139,6 @@ impl Sim {
             world: World(Arc::new(Mutex::new(inner))),
             executor: Executor::default(),
             rng,
-            polls: 0,
         }
     }
 
@@ -161,7 +159,7 @@ impl Sim {
 
     /// How many things have happened: deliveries, timers, polls.
     pub fn happened(&self) -> u64 {
-        self.world.lock().happened + self.polls
+        self.world.happened()
     }
 
     /// Runs the world until `future` is done, as fast as it goes.
@@ -212,10 +210,10 @@ impl Sim {
         }
         let runs = |owner: Owner| owner.is_none_or(|client| !inner.clients[client].paused);
         if let Some(task) = self.executor.pick(&mut self.rng, runs) {
+            inner.happened += 1;
             // Tasks look at the world themselves.
             drop(inner);
             self.executor.poll(task);
-            self.polls += 1;
             return true;
         }
         let Some(((at, _), happening)) = inner.agenda.pop_first() else {
@@ -274,6 +272,10 @@ impl World {
     /// True time since the beginning.
     pub fn now(&self) -> Duration {
         self.true_time().saturating_since(Tick::ZERO)
+    }
+
+    pub(crate) fn happened(&self) -> u64 {
+        self.lock().happened
     }
 
     /// Waits in true time.

@@ -15,20 +15,20 @@ fn a_few_hundred_histories_keep_every_promise() {
             "seed {seed}: {:#?}",
             report.violations
         );
-        assert!(report.events >= 200, "seed {seed}: {}", report.events);
-        assert!(!report.faults.is_empty(), "seed {seed} has no fault");
+        assert_eq!(report.lacks(), None, "seed {seed}");
     }
 }
 
 #[test]
-fn thousands_of_histories_of_the_machine_alone_keep_every_promise() {
-    for seed in 0..2_000 {
+fn a_thousand_histories_of_the_machine_alone_keep_every_promise() {
+    for seed in 0..1_500 {
         let report = core_level::run(seed);
         assert!(
             report.violations.is_empty(),
             "seed {seed}: {:#?}",
             report.violations
         );
+        assert_eq!(report.lacks(), None, "seed {seed}");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Runs random histories and says what they broke: `torture --seeds A..B`, or `--seed N` for one with its
 //! trace; with `--level core` of the machine alone. `--minutes M` stops after that time, wherever it is.
+//! With `--complete` the run fails if a kind of fault or a cell of the lease table was never met.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
         Ok(options) => torture(&options),
         Err(text) => {
             eprintln!(
-                "{text}\n\ntorture --seeds A..B [--minutes M] | --seed N [--all] [--level client|core]"
+                "{text}\n\ntorture --seeds A..B [--minutes M] [--complete] | --seed N [--all] [--level client|core]"
             );
             ExitCode::from(64)
         }
@@ -33,6 +34,8 @@ struct Options {
     all: bool,
     /// The machine alone.
     core: bool,
+    /// Everything must have been met.
+    complete: bool,
     /// No history is begun after this.
     limit: Option<Duration>,
 }
@@ -44,6 +47,7 @@ impl Options {
             replay: false,
             all: false,
             core: false,
+            complete: false,
             limit: None,
         };
         let mut words = std::env::args().skip(1);
@@ -61,6 +65,7 @@ impl Options {
                     options.replay = true;
                 }
                 "--all" => options.all = true,
+                "--complete" => options.complete = true,
                 "--minutes" => {
                     let minutes: f64 = value()?.parse().map_err(|_| "--minutes takes a number")?;
                     options.limit = Some(Duration::from_secs_f64(minutes.clamp(0.0, 1e6) * 60.0));
@@ -144,7 +149,19 @@ fn torture(options: &Options) -> ExitCode {
         options.seeds.start
     );
     sum.print(begun.elapsed().as_secs_f64());
-    ExitCode::from(u8::from(!sum.bad.is_empty()))
+    let kinds = match options.core {
+        true => core_level::FAULTS,
+        false => Fault::ALL,
+    };
+    let mut never = sum.faults_never_met(kinds);
+    never.extend(cells());
+    match never.as_slice() {
+        [] => println!("everything was met"),
+        never => println!("NEVER MET: {}", never.join(", ")),
+    }
+    sum.print_verdict();
+    let incomplete = options.complete && !never.is_empty();
+    ExitCode::from(u8::from(!sum.bad.is_empty() || incomplete))
 }
 
 /// The last lines of a trace, up to its first violation.
@@ -177,10 +194,13 @@ impl Sum {
         for (fault, n) in &report.faults {
             *self.faults.entry(*fault).or_default() += n;
         }
-        if !report.violations.is_empty() {
+        // A history that is too small shows nothing, which nobody would notice.
+        let lacks = report.lacks();
+        let violations: Vec<_> = report.violations.iter().chain(&lacks).collect();
+        if !violations.is_empty() {
             self.bad.push(seed);
-            println!("seed {seed}: {} violations", report.violations.len());
-            for violation in report.violations.iter().take(5) {
+            println!("seed {seed}: {} violations", violations.len());
+            for violation in violations.iter().take(5) {
                 println!("    {violation}");
             }
         }
@@ -197,13 +217,20 @@ impl Sum {
             self.grants,
             self.losses
         );
-        let met: Vec<_> = Fault::ALL
-            .iter()
-            .map(|fault| format!("{fault:?} {}", self.faults.get(fault).unwrap_or(&0)))
-            .collect();
+        let met = self.faults.iter();
+        let met: Vec<_> = met.map(|(fault, n)| format!("{fault:?} {n}")).collect();
         println!("faults: {}", met.join(", "));
         println!("{:?}", self.counts);
-        cells();
+    }
+
+    fn faults_never_met(&self, kinds: &[Fault]) -> Vec<String> {
+        let never = kinds
+            .iter()
+            .filter(|fault| !self.faults.contains_key(fault));
+        never.map(|fault| format!("the fault {fault:?}")).collect()
+    }
+
+    fn print_verdict(&self) {
         match self.bad.as_slice() {
             [] => println!("no violation"),
             bad => println!("violations in seeds {bad:?}"),
@@ -211,19 +238,26 @@ impl Sum {
     }
 }
 
+/// Shows how many cells of the lease table were met, and how often the rarest; gives those that were not.
 #[cfg(feature = "cells")]
-fn cells() {
+fn cells() -> Vec<String> {
     use tenure_core::lease::table::{RULES, cells};
 
     let met: Vec<u64> = (0..RULES.len()).map(cells::met).collect();
     let reached = met.iter().filter(|met| **met > 0).count();
     println!("cells met: {reached} of {}", RULES.len());
+    let mut never = Vec::new();
     for (rule, met) in RULES.iter().zip(&met) {
-        if *met < 10 {
-            println!("    {:?} {:?}: {met}", rule.state, rule.input);
+        match met {
+            0 => never.push(format!("the cell {:?} {:?}", rule.state, rule.input)),
+            1..10 => println!("    {:?} {:?}: {met}", rule.state, rule.input),
+            _ => {}
         }
     }
+    never
 }
 
 #[cfg(not(feature = "cells"))]
-fn cells() {}
+fn cells() -> Vec<String> {
+    Vec::new()
+}

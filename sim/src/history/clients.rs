@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure_client::{Config, Error, Locks, Wait, connect_with};
 
-use super::Stage;
+use super::{Stage, lock};
 use crate::checker::{Ask, Guard, Want};
 use crate::machine::Client;
 use crate::world::World;
@@ -23,11 +23,7 @@ pub(super) fn start(stage: &Stage) {
     // With the server's this stays within the margin.
     let drift = stage.world.below(80_001) as i64 - 40_000;
     let client = stage.world.client_with_drift(drift);
-    stage
-        .clients
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-        .push(client.clone());
+    lock(&stage.clients).push(client.clone());
     let (busy, stage) = (stage.busy("a client"), stage.clone());
     client.clone().spawn(async move {
         let _busy = busy;
@@ -63,9 +59,9 @@ async fn live(stage: &Stage, client: &Client) {
         let (busy, alive) = (stage.busy("a task"), Arc::clone(&alive));
         client.clone().spawn(async move {
             let (_busy, _alive) = (busy, alive);
-            while stage.world.now() < stage.until {
+            while stage.goes_on() {
                 if stage.world.chance(600) {
-                    let pause = stage.world.up_to(Duration::from_millis(200));
+                    let pause = stage.up_to(200);
                     stage.world.sleep(pause).await;
                 }
                 if verb(&stage, &client, &locks).await.is_err() {
@@ -75,7 +71,7 @@ async fn live(stage: &Stage, client: &Client) {
         });
     }
     if stage.world.chance(200) {
-        stage.world.sleep(stage.world.up_to(stage.until)).await;
+        stage.world.sleep(stage.world.up_to(stage.until())).await;
         stage
             .world
             .note(|| format!("client {} closes", client.id()));
@@ -86,7 +82,7 @@ async fn live(stage: &Stage, client: &Client) {
     }
     drop(locks);
     while Arc::strong_count(&alive) > 1 {
-        stage.world.sleep(Duration::from_millis(20)).await;
+        stage.world.sleep(Duration::from_millis(50)).await;
     }
 }
 
@@ -94,13 +90,13 @@ async fn live(stage: &Stage, client: &Client) {
 async fn verb(stage: &Stage, client: &Client, locks: &Locks) -> Result<(), Error> {
     let world = &stage.world;
     let name = name(world.below(stage.names as u64) as usize);
-    let (least, most) = stage.leases;
+    let (least, most) = stage.pace.leases;
     let want = Want {
         lease: least + world.up_to(most - least),
         wait: match world.below(10) {
             0..=3 => Wait::Now,
             9 => Wait::Forever,
-            _ => Wait::For(Duration::from_millis(1) + world.up_to(Duration::from_millis(2_000))),
+            _ => Wait::For(Duration::from_millis(1) + stage.up_to(2_000)),
         },
         renew: !world.chance(100),
         max_hold: world.chance(100).then(|| world.up_to(most)),
@@ -108,7 +104,7 @@ async fn verb(stage: &Stage, client: &Client, locks: &Locks) -> Result<(), Error
     let ask = stage.checker.ask(client, &name, want);
     let request = locks.lock(&name).options(ask.options());
     world.note(|| format!("client {} asks for {name}: {want:?}", client.id()));
-    let patience = Duration::from_millis(1) + world.up_to(Duration::from_millis(2_500));
+    let patience = Duration::from_millis(1) + stage.up_to(2_500);
     if world.chance(150) {
         return work(stage, ask, request, patience).await;
     }

@@ -1,17 +1,17 @@
 //! Everything that can go wrong, and its end.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Stage, clients};
+use super::{Stage, clients, lock};
 use crate::checker::{Assumption, Assumptions, Scope};
 use crate::machine::Client;
 use crate::net::Link;
 use crate::server::Mood;
 
-/// The longest that bytes of an aborted connection stay under way.
-pub(super) const LATEST: Duration = Duration::from_secs(2);
+/// The longest that bytes of an aborted connection stay under way, in milliseconds of a long history.
+pub(super) const LATEST: u64 = 2_000;
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -131,33 +131,28 @@ pub(super) fn start(stage: &Stage, kinds: Vec<Fault>, counted: &Arc<Mutex<BTreeM
         stage.clone(),
         Arc::clone(counted),
     );
-    let calm = stage.world.up_to(Duration::from_millis(1_500));
+    let calm = stage.up_to(1_500);
     stage.world.clone().spawn(async move {
         let _busy = busy;
+        if stage.world.chance(500) {
+            stage.world.sleep(stage.world.up_to(calm)).await;
+        }
         loop {
             let fault = kinds[stage.world.below(kinds.len() as u64) as usize];
             stage.world.note(|| format!("FAULT {fault:?}"));
-            *counted
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .entry(fault)
-                .or_default() += 1;
+            *lock(&counted).entry(fault).or_default() += 1;
             inflict(&stage, fault).await;
             stage.world.sleep(stage.world.up_to(calm)).await;
-            if stage.world.now() >= stage.until {
+            if !stage.goes_on() {
                 return;
             }
         }
     });
 }
 
-const fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
 async fn inflict(stage: &Stage, fault: Fault) {
     let (world, server) = (&stage.world, &stage.server);
-    let span = |most| world.up_to(Duration::from_millis(most));
+    let span = |most| stage.up_to(most);
     let victim = victim(stage);
     let name = clients::name(world.below(stage.names as u64) as usize);
     match fault {
@@ -182,7 +177,7 @@ async fn inflict(stage: &Stage, fault: Fault) {
             bend(stage, &victim, |link| link.refuses = true).await;
         }
         Fault::Zombies => {
-            let late = world.up_to(LATEST);
+            let late = span(LATEST);
             victim.link(server, |link| link.zombies = Some(late));
             bend(stage, &victim, |link| link.silent = true).await;
         }
@@ -194,7 +189,8 @@ async fn inflict(stage: &Stage, fault: Fault) {
         Fault::PauseProcess => {
             // Mostly with answers under way, which lie there when it wakes.
             if world.chance(600) {
-                victim.link(server, |link| link.latency = (ms(20), ms(100)));
+                let slow = (stage.pace.ms(20), stage.pace.ms(100));
+                victim.link(server, |link| link.latency = slow);
                 world.sleep(span(300)).await;
             }
             victim.pause();
@@ -273,7 +269,7 @@ async fn inflict(stage: &Stage, fault: Fault) {
 /// A way of the link, for a while.
 async fn bend(stage: &Stage, victim: &Client, change: impl FnOnce(&mut Link)) {
     victim.link(&stage.server, change);
-    let most = stage.world.up_to(Duration::from_millis(3_000));
+    let most = stage.up_to(3_000);
     stage.world.sleep(stage.world.up_to(most)).await;
     victim.link(&stage.server, |link| *link = Link::default());
 }
@@ -281,7 +277,7 @@ async fn bend(stage: &Stage, victim: &Client, change: impl FnOnce(&mut Link)) {
 /// A mood, for a while.
 async fn sulk(stage: &Stage, mood: Mood) {
     stage.server.mood(mood);
-    let span = stage.world.up_to(Duration::from_millis(1_200));
+    let span = stage.up_to(1_200);
     stage.world.sleep(span).await;
     stage.server.mood(Mood::Well);
 }
@@ -293,8 +289,7 @@ fn step(stage: &Stage, millis: i64) {
 }
 
 fn note_step(stage: &Stage, millis: i64) {
-    let mut behind = stage.behind.lock().unwrap_or_else(PoisonError::into_inner);
-    *behind += (-millis).max(0);
+    *lock(&stage.behind) += (-millis).max(0);
 }
 
 /// Some client that is not dead.
@@ -320,6 +315,6 @@ pub(super) fn heal(stage: &Stage) {
         }
     }
     // What was set back is set forward, or keys would live longer than their lease.
-    let behind = *stage.behind.lock().unwrap_or_else(PoisonError::into_inner);
+    let behind = *lock(&stage.behind);
     server.step_clock(behind);
 }
