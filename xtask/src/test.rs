@@ -78,18 +78,18 @@ fn core(root: &Path, steps: &mut Steps, nextest: bool) -> Result<(), String> {
         steps.command(
             "unit and property tests",
             &[],
-            "cargo nextest run --config-file tests/nextest.toml --workspace -E 'not (package(tenure-tests) and kind(test))'",
+            "cargo nextest run --config-file tests/nextest.toml --workspace -E 'not ((package(tenure-tests) or package(tenure-conformance)) and kind(test))'",
         )?;
     } else {
         steps.command(
             "unit and property tests",
             &[],
-            "cargo test --workspace --exclude tenure-tests --lib --bins --tests",
+            "cargo test --workspace --exclude tenure-tests --exclude tenure-conformance --lib --bins --tests",
         )?;
         steps.command(
             "harness unit tests",
             &[],
-            "cargo test -p tenure-tests --lib",
+            "cargo test -p tenure-tests -p tenure-conformance --lib",
         )?;
     }
     steps.command("doctests", &[], "cargo test --workspace --doc")?;
@@ -145,6 +145,16 @@ fn redis(steps: &mut Steps, nextest: bool, without: &BTreeSet<ServerKind>) -> Re
                 "cargo nextest run --config-file tests/nextest.toml -p tenure-tests -E 'kind(test)'"
             }
             false => "cargo test -p tenure-tests --tests",
+        },
+    )?;
+    steps.command(
+        "conformance of every runtime on every store",
+        variables,
+        match nextest {
+            true => {
+                "cargo nextest run --config-file tests/nextest.toml -p tenure-conformance -E 'kind(test)'"
+            }
+            false => "cargo test -p tenure-conformance --test conformance -- --test-threads 1",
         },
     )
 }

@@ -1,0 +1,133 @@
+//! Every runtime on every store.
+
+use std::sync::Arc;
+
+use tenure_sim::Dialect;
+use tenure_tests::ServerKind;
+
+use crate::runtime::Kind;
+use crate::scenarios;
+use crate::scene::Scene;
+use crate::stage::Stage;
+use crate::stages::{Memory, Real};
+use crate::{Need, Outcome, Scenario, report, runtimes};
+
+/// A runtime and a store.
+#[derive(Clone, Copy, Debug)]
+pub enum Field {
+    /// On a real server.
+    Server(Kind, ServerKind),
+    /// In memory.
+    Memory(Kind),
+    /// In the simulated world, on a server of a dialect or in memory.
+    Simulated(Option<Dialect>),
+}
+
+/// The servers of the matrix: the newest of each kind, and the oldest that is worth having.
+const SERVERS: [ServerKind; 3] = [
+    ServerKind::Redis86,
+    ServerKind::Valkey91,
+    ServerKind::Redis70,
+];
+const DIALECTS: [Dialect; 3] = [Dialect::Redis8, Dialect::Valkey9, Dialect::Redis7];
+
+/// All there are.
+#[must_use]
+pub fn all() -> Vec<Field> {
+    let mut fields: Vec<Field> = Vec::new();
+    for runtime in runtimes::REAL {
+        fields.extend(SERVERS.map(|server| Field::Server(runtime, server)));
+        fields.push(Field::Memory(runtime));
+    }
+    fields.extend(DIALECTS.map(|dialect| Field::Simulated(Some(dialect))));
+    fields.push(Field::Simulated(None));
+    fields
+}
+
+impl Field {
+    /// The runtime and the store, as a path.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let (runtime, store) = (self.runtime(), self.store());
+        format!("{runtime}::{store}")
+            .replace(", ", "-")
+            .replace(' ', "-")
+    }
+
+    /// The name of the runtime.
+    #[must_use]
+    pub fn runtime(&self) -> &'static str {
+        match self {
+            Field::Server(kind, _) | Field::Memory(kind) => kind.name,
+            Field::Simulated(_) => "simulated",
+        }
+    }
+
+    /// The name of the store.
+    #[must_use]
+    pub fn store(&self) -> String {
+        match self {
+            Field::Server(_, kind) => kind.to_string(),
+            Field::Memory(_) | Field::Simulated(None) => "memory".to_owned(),
+            Field::Simulated(Some(dialect)) => format!("{dialect:?}"),
+        }
+    }
+
+    /// Whether it is left out, as somebody asked who has no such server.
+    #[must_use]
+    pub fn is_left_out(&self) -> bool {
+        match self {
+            Field::Server(_, kind) => !ServerKind::all_required().contains(kind),
+            Field::Memory(_) | Field::Simulated(_) => false,
+        }
+    }
+
+    /// What the store can do, or have done to it.
+    #[must_use]
+    pub const fn can(&self, _: Need) -> bool {
+        match self {
+            Field::Server(..) | Field::Simulated(Some(_)) => true,
+            Field::Memory(_) | Field::Simulated(None) => false,
+        }
+    }
+
+    /// Runs every scenario that the store can show and whose name has this in it.
+    ///
+    /// # Errors
+    /// What failed, with reasons.
+    pub fn run(&self, only: &str) -> Result<(), String> {
+        let mut scenarios = scenarios::all();
+        scenarios.retain(|scenario| {
+            scenario.name.contains(only) && scenario.needs.iter().all(|need| self.can(*need))
+        });
+        // Most scenarios can share a server; those that do something to it have their own.
+        let shared = match self {
+            Field::Server(_, kind) => Some(Real::start(*kind).map_err(|why| why.to_string())?),
+            _ => None,
+        };
+        report::run(&scenarios, |scenario| self.show(scenario, shared.as_ref()))
+    }
+
+    fn show(&self, scenario: &Scenario, shared: Option<&Real>) -> Outcome {
+        let Scenario { name, show, .. } = *scenario;
+        let play = move |runtime, stage| {
+            show(Scene {
+                scenario: name,
+                runtime,
+                stage,
+            })
+        };
+        let (kind, stage): (_, Arc<dyn Stage>) = match (*self, shared) {
+            (Field::Simulated(dialect), _) => {
+                let seed = name.bytes().map(u64::from).sum();
+                return runtimes::simulate(seed, dialect, play);
+            }
+            (Field::Memory(kind), _) => (kind, Arc::new(Memory::default())),
+            (Field::Server(kind, _), Some(shared)) if !scenario.needs.contains(&Need::Server) => {
+                (kind, Arc::new(shared.share()))
+            }
+            (Field::Server(kind, server), _) => (kind, Arc::new(Real::start(server)?)),
+        };
+        (kind.play)(Box::new(move |runtime| play(runtime, stage)))
+    }
+}

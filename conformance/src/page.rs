@@ -1,0 +1,127 @@
+//! `docs/runtimes.md`: what runs on what.
+
+use std::fmt::Write as _;
+
+use crate::{Need, matrix, scenarios};
+
+const HEAD: &str = "\
+# Runtimes and stores
+
+<!-- made by `TENURE_BLESS=1 cargo test -p tenure-conformance --lib page`; a test compares -->
+
+Every runtime keeps the same promises on every store. The scenarios that show it are written once
+(`conformance/src/scenarios`) and run on all of them; a number in the last table says on how many runtimes. `cargo xtask test
+redis` runs them all and fails if one fails. There is no list of exceptions: what a store cannot do, or cannot have done to it,
+is in the second table, and the scenarios that need it are not for that store.
+
+| runtime | binding |
+|---|---|
+";
+
+/// Runtimes and where their binding lives.
+const BINDINGS: &[(&str, &str)] = &[
+    ("tokio, threads", "`tenure-tokio`, several worker threads"),
+    (
+        "tokio, one thread",
+        "`tenure-tokio`, the current-thread runtime",
+    ),
+    (
+        "simulated",
+        "`tenure-sim`, the simulated world with its own server and clocks",
+    ),
+];
+
+/// The page as it has to be.
+#[must_use]
+pub fn page() -> String {
+    let fields = matrix::all();
+    let mut page = HEAD.to_owned();
+    let mut runtimes: Vec<&str> = fields.iter().map(matrix::Field::runtime).collect();
+    runtimes.dedup();
+    for runtime in runtimes {
+        let binding = BINDINGS.iter().find(|(name, _)| *name == runtime);
+        line(
+            &mut page,
+            &[runtime, binding.map_or("", |(_, binding)| binding)],
+        );
+    }
+
+    let mut stores: Vec<String> = Vec::new();
+    for field in &fields {
+        if !stores.contains(&field.store()) {
+            stores.push(field.store());
+        }
+    }
+    page.push('\n');
+    let mut head = vec!["store"];
+    head.extend(Need::ALL.map(Need::words));
+    table(&mut page, &head);
+    for store in &stores {
+        let field = fields.iter().find(|field| field.store() == *store);
+        let mut cells = vec![store.as_str()];
+        let can = |need| field.is_some_and(|field| field.can(need));
+        cells.extend(Need::ALL.map(|need| if can(need) { "yes" } else { "no" }));
+        line(&mut page, &cells);
+    }
+
+    page.push('\n');
+    let mut head = vec!["scenario"];
+    head.extend(stores.iter().map(String::as_str));
+    table(&mut page, &head);
+    for scenario in scenarios::all() {
+        let mut cells = vec![scenario.name.replace('_', " ")];
+        for store in &stores {
+            let shown = |field: &&matrix::Field| {
+                field.store() == *store && scenario.needs.iter().all(|need| field.can(*need))
+            };
+            cells.push(match fields.iter().filter(shown).count() {
+                0 => "-".to_owned(),
+                runtimes => runtimes.to_string(),
+            });
+        }
+        line(
+            &mut page,
+            &cells.iter().map(String::as_str).collect::<Vec<_>>(),
+        );
+    }
+    page
+}
+
+fn table(page: &mut String, head: &[&str]) {
+    line(page, head);
+    line(page, &vec!["---"; head.len()]);
+}
+
+fn line(page: &mut String, cells: &[&str]) {
+    let _ = writeln!(page, "| {} |", cells.join(" | "));
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_page_is_as_it_has_to_be() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/runtimes.md");
+        let page = super::page();
+        if std::env::var_os("TENURE_BLESS").is_some() {
+            std::fs::write(path, &page).unwrap();
+        }
+        let found = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            found == page,
+            "docs/runtimes.md is old: set TENURE_BLESS=1 and run this test"
+        );
+    }
+
+    #[test]
+    fn every_scenario_has_a_name_of_its_own_and_there_are_enough() {
+        let mut names: Vec<_> = crate::scenarios::all()
+            .iter()
+            .map(|each| each.name)
+            .collect();
+        assert!(names.len() >= 40, "{}", names.len());
+        names.sort_unstable();
+        let all = names.len();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

@@ -1,0 +1,36 @@
+//! The scenarios.
+
+mod asking;
+mod keeping;
+mod leaving;
+mod losing;
+mod server;
+mod weather;
+
+use crate::Scenario;
+
+/// All there are.
+#[must_use]
+pub fn all() -> Vec<Scenario> {
+    [
+        asking::ALL,
+        keeping::ALL,
+        losing::ALL,
+        leaving::ALL,
+        weather::ALL,
+        server::ALL,
+    ]
+    .concat()
+}
+
+/// The list of a module: the name of each scenario and what it needs.
+macro_rules! scenarios {
+    ($($name:ident: [$($need:ident),*];)*) => {
+        pub(super) const ALL: &[crate::Scenario] = &[$(crate::Scenario {
+            name: stringify!($name),
+            needs: &[$(crate::Need::$need),*],
+            show: |scene| Box::pin($name(scene)),
+        }),*];
+    };
+}
+use scenarios;
