@@ -10,6 +10,7 @@ mod fuzz;
 mod mutants;
 mod steps;
 mod test;
+mod thumb;
 
 use std::collections::BTreeSet;
 use std::env;
@@ -31,6 +32,7 @@ Usage: cargo xtask COMMAND
   outcomes [--check]    make docs/outcomes.md from tests/outcomes.toml, or say what is wrong with either
   fuzz-replay           run every input that fuzzing has found worth keeping through its target
   freestanding          build and run the core in a program without a standard library
+  thumbv7em             build the core for a microcontroller; needs nightly and the source of its library
   mutants [--part N/M] [NAME]...
                         break the rules of safety one by one in a copy, and see that the tests notice: all of
                         tests/mutants, those with NAME in their name, every M-th of them
@@ -69,6 +71,7 @@ fn run(arguments: &[String]) -> Result<(), String> {
         ["core-rules"] => core_rules::check(&root),
         ["fuzz-replay"] => fuzz::replay(&root),
         ["freestanding"] => freestanding::check(&root),
+        ["thumbv7em"] => thumb::check(&root),
         _ => Err(format!("unknown: {}\n\n{HELP}", rest.join(" "))),
     }
 }
