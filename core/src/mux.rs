@@ -234,6 +234,8 @@ impl Mux {
     /// Renew as soon as possible.
     pub fn renew_now(&mut self, now: Tick, id: LeaseId) {
         self.leases.renew_now(now, id);
+        // It may be too late for any: then the loss is found here.
+        self.purge(now);
     }
 
     /// Release; the answer is an event.

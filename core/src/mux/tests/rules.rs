@@ -189,6 +189,29 @@ fn s4_whoever_ends_a_hold_is_offered_nothing_of_its_unsent_renewal() {
 }
 
 #[test]
+fn s4_a_renewal_that_is_asked_for_when_it_is_too_late_takes_the_unsent_one_back() {
+    let mut world = World::new(Server::redis());
+    let id = world.hold("a", terms(ms(3_000)));
+    world.takes = 0;
+    world.mux.renew_now(world.now, id);
+    world.pump();
+    // The process stood still until the validity was over, and the caller is first to run again.
+    world.now = world.now + ms(2_800);
+    world.mux.renew_now(world.now, id);
+    let mut lost = false;
+    loop {
+        match world.mux.poll_output(world.now) {
+            crate::mux::Output::Lease(event) => lost |= matches!(event.notice, Notice::Lost { .. }),
+            crate::mux::Output::Transmit(bytes) => {
+                panic!("{} after the loss", bytes.escape_ascii())
+            }
+            _ => break,
+        }
+    }
+    assert!(lost);
+}
+
+#[test]
 fn s4_a_renewal_that_has_begun_to_leave_is_finished_before_the_release() {
     let mut world = World::new(Server::redis());
     let id = world.hold("a", terms(ms(3_000)));
