@@ -75,8 +75,14 @@ impl Lease {
                 own: Some(shown), ..
             } if self.takes_over() => {
                 self.shown = shown;
+                // What shows every take-over of it again, as something that repeats each command does, never ends.
+                let too_many = self.leftovers.is_full() && !self.leftovers.has(shown);
                 // It is on the server, whatever becomes of the take-over.
                 self.leftovers.push(shown);
+                if too_many {
+                    self.last_failure = Some(Failure::TooManyUnanswered);
+                    return Input::FailedLast;
+                }
                 Input::RefusedByOwn
             }
             Outcome::Refused { own, remaining } => {

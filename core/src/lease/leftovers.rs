@@ -37,9 +37,14 @@ impl Leftovers {
         usize::from(self.len) >= UNANSWERED
     }
 
+    /// Whether this attempt is among them.
+    pub(super) fn has(&self, attempt: u32) -> bool {
+        self.as_slice().contains(&attempt)
+    }
+
     pub(super) fn push(&mut self, attempt: u32) {
         let at = usize::from(self.len);
-        if !self.as_slice().contains(&attempt) && at < self.attempts.len() {
+        if !self.has(attempt) && at < self.attempts.len() {
             self.attempts[at] = attempt;
             self.len += 1;
         }

@@ -174,6 +174,27 @@ fn s5_too_many_unanswered_attempts_end_the_request_and_all_are_cleared() {
 }
 
 #[test]
+fn s5_whoever_shows_every_take_over_again_ends_the_request_and_all_are_cleared() {
+    // A proxy that sends each command twice and passes the second answer on.
+    let mut lease = lease(Wait::Forever);
+    for attempt in 1..=7 {
+        assert_eq!(lease.poll_event(), None, "{attempt}");
+        let op = op(&mut lease);
+        let shown = Outcome::Refused {
+            own: Some(attempt),
+            remaining: None,
+        };
+        lease.handle_outcome(START, op.seq, shown);
+    }
+    assert_eq!(
+        lease.poll_event(),
+        Some(Event::Failed(Failure::TooManyUnanswered))
+    );
+    assert_eq!(lease.leftovers().as_slice(), [1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(op(&mut lease).kind, OpKind::Clear);
+}
+
+#[test]
 fn s5e_a_script_error_leaves_the_attempt_in_doubt() {
     let failure = Failure::Server(ServerError::WrongType);
     let mut lease = lease(Wait::Forever);
