@@ -1,4 +1,4 @@
-//! Many leases on one connection: [`leases`], [`plan`] and
+//! Many leases on one connection: [`leases`], [`plan`](crate::plan) and
 //! [`conn`](crate::conn) composed, with the reconnecting.
 //!
 //! A driver owns a transport and a clock and does this, over and over:
@@ -61,10 +61,10 @@ use core::time::Duration;
 use crate::config::REPLY_LIMIT;
 use crate::conn::{Conn, ConnConfig, Incoming, Orphan, ServerInfo};
 use crate::error::{ConfigError, Failure, LinkFault, ServerError};
-use crate::lease::{OpKind, Outcome};
-use crate::leases::{self, LeaseId, Leases, Op, Request};
+use crate::leases::{self, LeaseId, Leases, Request};
 use crate::names::{Names, escape_text};
-use crate::plan::{self, Dialect, Form, Partial, ReplyTo, Verdict};
+use crate::plan::{Call, Dialect, Partial};
+use crate::resp::encode_to;
 use crate::rng::Rng;
 use crate::time::{Deadline, Reason, Tick};
 
@@ -146,13 +146,6 @@ enum Link {
     /// Dialling or shaking hands, until this tick at the latest.
     Opening(Tick),
     Up,
-}
-
-/// A request on the connection.
-#[derive(Clone, Copy, Debug)]
-struct Call {
-    op: Op,
-    form: Form,
 }
 
 /// The composed machine. See the [module](self) for how it is driven.
@@ -363,37 +356,18 @@ impl Mux {
                 // Nothing subscribes or tracks on this connection yet.
                 Ok(Some(Incoming::Push(_))) => {}
                 Ok(Some(Incoming::Reply(reply))) => {
-                    let Call { op, form } = reply.tag;
-                    let more = reply.more;
-                    let error = reply.value.error();
-                    if let Some(text) = error {
-                        self.leases.note_text(op.id, text);
+                    if let Some(text) = reply.value.error() {
                         self.retire |= ServerError::of(text) == ServerError::ReadOnly;
                     } else {
                         self.failures = 0;
                     }
-                    let trip = now.saturating_since(reply.handed_out);
-                    self.leases.handle_round_trip(op.id, trip);
-                    let expected = plan::expected(&self.leases, op.id, op.kind);
-                    let to = ReplyTo {
-                        value: reply.value,
-                        expected: expected.as_ref().map_or(&[], |value| value.as_bytes()),
-                        handed_out: reply.handed_out,
-                        more,
-                    };
-                    let verdict = self.dialect.judge(form, op.kind, &to, &mut self.partial);
-                    Self::obey(
-                        &mut self.leases,
-                        &mut self.partial,
-                        &mut self.again,
+                    self.again.extend(Call::handle_reply(
+                        &reply,
                         now,
-                        op,
-                        form,
-                        verdict,
-                    );
-                    if more == 0 {
-                        self.partial = Partial::default();
-                    }
+                        &mut self.leases,
+                        &mut self.dialect,
+                        &mut self.partial,
+                    ));
                 }
                 Err(fault) => return Some(fault),
             }
@@ -406,73 +380,20 @@ impl Mux {
             let Some(op) = self.leases.poll_op(now) else {
                 break;
             };
-            let form = self.dialect.form(op.kind);
-            self.submit(Call { op, form });
+            self.submit(Call::new(&self.dialect, op));
         }
     }
 
     fn submit(&mut self, call: Call) {
-        let Call { op, form } = call;
-        let Some(lease) = self.leases.lease(op.id) else {
+        let Some(lease) = self.leases.lease(call.op.id) else {
             return;
         };
-        let limit = lease.reply_limit(op.kind).min(self.config.reply_limit);
-        let replies = plan::replies(form, &self.leases, op.id);
+        let limit = lease.reply_limit(call.op.kind).min(self.config.reply_limit);
+        let replies = call.replies(&self.leases);
         if self.conn.is_ready() && replies > 0 {
             self.conn.submit(call, replies, limit, |out| {
-                plan::write(form, &self.leases, op.id, op.kind, out)
+                call.commands(&self.leases, |args| encode_to(args, out));
             });
-        }
-    }
-
-    /// Carries a verdict to the lease, or puts the operation another way.
-    fn obey(
-        leases: &mut Leases,
-        partial: &mut Partial,
-        again: &mut Vec<Call>,
-        now: Tick,
-        op: Op,
-        form: Form,
-        verdict: Verdict<'_>,
-    ) {
-        let mut repeat = |leases: &Leases, form| {
-            // Not for an operation that nobody wants any more: silence after the end.
-            if leases
-                .lease(op.id)
-                .is_some_and(|lease| lease.awaits(op.seq))
-            {
-                again.push(Call { op, form });
-            }
-        };
-        match verdict {
-            Verdict::More => {}
-            Verdict::Done(outcome) => {
-                let refused = matches!(outcome, Outcome::Refused { .. });
-                if refused && form != Form::LookTtl && !partial.has_shown() {
-                    leases.forget_holder(op.id);
-                }
-                leases.handle_outcome(now, op.id, op.seq, outcome);
-            }
-            Verdict::Again(form) => repeat(leases, form),
-            Verdict::Shown(shown) => {
-                let own = leases.own_attempt(op.id, shown);
-                if own.is_none() {
-                    leases.note_holder(op.id, shown);
-                }
-                let refused = Outcome::Refused {
-                    own,
-                    remaining: None,
-                };
-                match (form, op.kind, own) {
-                    // The PTTL is still to come.
-                    (Form::LookValue, ..) => partial.note_shown(own),
-                    // How long the other's lease runs on is worth a look; one's own is taken over.
-                    (_, OpKind::Acquire { .. } | OpKind::Adopt { .. }, None) => {
-                        repeat(leases, Form::LookTtl)
-                    }
-                    _ => leases.handle_outcome(now, op.id, op.seq, refused),
-                }
-            }
         }
     }
 
@@ -506,20 +427,8 @@ impl Mux {
         let failure = Failure::Link(fault);
         let leases = &mut self.leases;
         self.conn.end(|orphan: Orphan<Call>| {
-            let Call { op, form } = orphan.tag;
-            let outcome = match form {
-                // The refusal itself was answered; only who it was stays unknown.
-                Form::LookTtl | Form::LookValue => Outcome::Refused {
-                    own: None,
-                    remaining: None,
-                },
-                _ => Outcome::NoReply {
-                    maybe_executed: orphan.maybe_executed,
-                    failure,
-                },
-            };
-            leases.note_text(op.id, &[]);
-            leases.handle_outcome(now, op.id, op.seq, outcome);
+            let call = orphan.tag;
+            call.handle_no_reply(now, leases, orphan.maybe_executed, failure);
         });
         self.partial = Partial::default();
         self.retire = false;

@@ -14,8 +14,12 @@
 //!
 //! A user that may not read gets the forms without `GET`: then nobody can say who holds a name, and a hold
 //! that was replaced looks like one that is gone.
+//!
+//! A [`Call`] is an operation on its way: a program that has a connection of its own sends its commands and gives
+//! it the replies. [`mux`](crate::mux) does the same on a connection that it reads and writes by itself.
 
-use alloc::vec::Vec;
+mod call;
+
 use core::time::Duration;
 
 use crate::conn::{Flavour, ServerInfo};
@@ -23,8 +27,9 @@ use crate::error::{Failure, ServerError};
 use crate::lease::{OpKind, Outcome};
 use crate::leases::{LeaseId, Leases};
 use crate::names::Value as LeaseValue;
-use crate::resp::{Arg, Value, encode_to};
+use crate::resp::{Arg, Value};
 use crate::time::Tick;
+pub use call::Call;
 
 /// A script: its text, and the SHA-1 of it by which servers know it.
 #[derive(Debug)]
@@ -413,7 +418,7 @@ impl Partial {
 }
 
 /// How many replies an operation in this form gets.
-pub fn replies(form: Form, leases: &Leases, id: LeaseId) -> u8 {
+fn replies(form: Form, leases: &Leases, id: LeaseId) -> u8 {
     match form {
         Form::LookValue => 2,
         Form::Delex | Form::Delifeq | Form::ClearScript(_) => leases
@@ -424,7 +429,7 @@ pub fn replies(form: Form, leases: &Leases, id: LeaseId) -> u8 {
 }
 
 /// The value that an operation compares with.
-pub fn expected(leases: &Leases, id: LeaseId, kind: OpKind) -> Option<LeaseValue> {
+fn expected(leases: &Leases, id: LeaseId, kind: OpKind) -> Option<LeaseValue> {
     match kind {
         OpKind::Adopt { old, .. } => leases.value(id, old),
         OpKind::Renew { attempt } => leases.value(id, attempt),
@@ -432,8 +437,14 @@ pub fn expected(leases: &Leases, id: LeaseId, kind: OpKind) -> Option<LeaseValue
     }
 }
 
-/// Appends the commands of an operation.
-pub fn write(form: Form, leases: &Leases, id: LeaseId, kind: OpKind, out: &mut Vec<u8>) {
+/// Gives the arguments of each command of an operation to `each`.
+fn commands(
+    form: Form,
+    leases: &Leases,
+    id: LeaseId,
+    kind: OpKind,
+    mut each: impl FnMut(&[Arg<'_>]),
+) {
     let Some(lease) = leases.lease(id) else {
         return;
     };
@@ -452,30 +463,24 @@ pub fn write(form: Form, leases: &Leases, id: LeaseId, kind: OpKind, out: &mut V
             let value = Arg::Bytes(value.as_bytes());
             match form {
                 Form::AcquireGet => {
-                    encode_to(
-                        &[
-                            "SET".into(),
-                            key,
-                            value,
-                            "NX".into(),
-                            "GET".into(),
-                            "PX".into(),
-                            ms,
-                        ],
-                        out,
-                    );
+                    each(&[
+                        "SET".into(),
+                        key,
+                        value,
+                        "NX".into(),
+                        "GET".into(),
+                        "PX".into(),
+                        ms,
+                    ]);
                 }
-                _ => encode_to(
-                    &["SET".into(), key, value, "NX".into(), "PX".into(), ms],
-                    out,
-                ),
+                _ => each(&["SET".into(), key, value, "NX".into(), "PX".into(), ms]),
             }
         }
         Form::LookValue => {
-            encode_to(&["GET".into(), key], out);
-            encode_to(&["PTTL".into(), key], out);
+            each(&["GET".into(), key]);
+            each(&["PTTL".into(), key]);
         }
-        Form::LookTtl => encode_to(&["PTTL".into(), key], out),
+        Form::LookTtl => each(&["PTTL".into(), key]),
         Form::SwapGet | Form::Swap | Form::SwapScript(_) => {
             let (Some(new), Some(old)) = (bytes(new), bytes(old)) else {
                 return;
@@ -483,16 +488,16 @@ pub fn write(form: Form, leases: &Leases, id: LeaseId, kind: OpKind, out: &mut V
             let (new, old) = (Arg::Bytes(new.as_bytes()), Arg::Bytes(old.as_bytes()));
             let (set, ifeq, px) = ("SET".into(), "IFEQ".into(), "PX".into());
             match form {
-                Form::SwapGet => encode_to(&[set, key, new, ifeq, old, "GET".into(), px, ms], out),
+                Form::SwapGet => each(&[set, key, new, ifeq, old, "GET".into(), px, ms]),
                 Form::SwapScript(sent) if matches!(kind, OpKind::Renew { .. }) => {
                     let [verb, script] = call(&RENEW, sent);
-                    encode_to(&[verb, script, Arg::Int(1), key, old, ms], out);
+                    each(&[verb, script, Arg::Int(1), key, old, ms]);
                 }
                 Form::SwapScript(sent) => {
                     let [verb, script] = call(&ADOPT, sent);
-                    encode_to(&[verb, script, Arg::Int(1), key, old, ms, new], out);
+                    each(&[verb, script, Arg::Int(1), key, old, ms, new]);
                 }
-                _ => encode_to(&[set, key, new, ifeq, old, px, ms], out),
+                _ => each(&[set, key, new, ifeq, old, px, ms]),
             }
         }
         Form::Delex | Form::Delifeq | Form::ClearScript(_) => {
@@ -500,12 +505,12 @@ pub fn write(form: Form, leases: &Leases, id: LeaseId, kind: OpKind, out: &mut V
                 let Some(value) = bytes(*attempt) else { return };
                 let value = Arg::Bytes(value.as_bytes());
                 match form {
-                    Form::Delex => encode_to(&["DELEX".into(), key, "IFEQ".into(), value], out),
+                    Form::Delex => each(&["DELEX".into(), key, "IFEQ".into(), value]),
                     Form::ClearScript(sent) => {
                         let [verb, script] = call(&CLEAR, sent);
-                        encode_to(&[verb, script, Arg::Int(1), key, value], out);
+                        each(&[verb, script, Arg::Int(1), key, value]);
                     }
-                    _ => encode_to(&["DELIFEQ".into(), key, value], out),
+                    _ => each(&["DELIFEQ".into(), key, value]),
                 }
             }
         }
