@@ -78,18 +78,18 @@ fn core(root: &Path, steps: &mut Steps, nextest: bool) -> Result<(), String> {
         steps.command(
             "unit and property tests",
             &[],
-            "cargo nextest run --config-file tests/nextest.toml --workspace -E 'not ((package(tenure-tests) or package(tenure-conformance)) and kind(test))'",
+            "cargo nextest run --config-file tests/nextest.toml --workspace -E 'not (package(/^tenure-(tests|conformance|event-loops)$/) and kind(test))'",
         )?;
     } else {
         steps.command(
             "unit and property tests",
             &[],
-            "cargo test --workspace --exclude tenure-tests --exclude tenure-conformance --lib --bins --tests",
+            "cargo test --workspace --exclude tenure-tests --exclude tenure-conformance --exclude tenure-event-loops --lib --bins --tests",
         )?;
         steps.command(
-            "harness unit tests",
+            "unit tests beside real servers",
             &[],
-            "cargo test -p tenure-tests -p tenure-conformance --lib",
+            "cargo test -p tenure-tests -p tenure-conformance -p tenure-event-loops --lib --bins",
         )?;
     }
     steps.command("doctests", &[], "cargo test --workspace --doc")?;
@@ -142,9 +142,9 @@ fn redis(steps: &mut Steps, nextest: bool, without: &BTreeSet<ServerKind>) -> Re
         variables,
         match nextest {
             true => {
-                "cargo nextest run --config-file tests/nextest.toml -p tenure-tests -E 'kind(test)'"
+                "cargo nextest run --config-file tests/nextest.toml -p tenure-tests -p tenure-event-loops -E 'kind(test)'"
             }
-            false => "cargo test -p tenure-tests --tests",
+            false => "cargo test -p tenure-tests -p tenure-event-loops --tests",
         },
     )?;
     steps.command(
