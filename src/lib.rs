@@ -22,6 +22,8 @@
 
 #[cfg(feature = "tokio")]
 mod connect;
+#[cfg(feature = "smol")]
+pub mod smol;
 
 #[cfg(feature = "tokio")]
 pub use connect::{connect, connect_config, connect_lazily, memory, memory_config};

@@ -25,6 +25,11 @@ const BINDINGS: &[(&str, &str)] = &[
         "tokio, one thread",
         "`tenure-tokio`, the current-thread runtime",
     ),
+    ("smol", "`tenure-smol`, smol's global executor"),
+    (
+        "async-std",
+        "`tenure-smol`, async-std's executor, for those who have not left it yet",
+    ),
     (
         "simulated",
         "`tenure-sim`, the simulated world with its own server and clocks",

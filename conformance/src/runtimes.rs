@@ -1,6 +1,7 @@
 //! The runtimes there are. A new one is a file here and a line in [`REAL`].
 
 mod simulated;
+mod smol;
 mod tokio;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,9 +13,11 @@ use crate::runtime::{Kind, Play};
 use crate::{Boxed, Outcome};
 
 /// Every runtime on real sockets and clocks.
-pub const REAL: [Kind; 2] = [
+pub const REAL: [Kind; 4] = [
     kind("tokio, threads", tokio::on_threads),
     kind("tokio, one thread", tokio::on_one_thread),
+    kind("smol", smol::on_smol),
+    kind("async-std", smol::on_async_std),
 ];
 
 const fn kind(name: &'static str, play: fn(Play) -> Outcome) -> Kind {

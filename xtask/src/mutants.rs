@@ -38,10 +38,11 @@ const LEAST: usize = 2;
 /// A test that runs longer than this hangs; unmutated, none takes a tenth of it.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Where tests of rules may be.
-const SOURCES: [(&str, &str); 4] = [
+const SOURCES: [(&str, &str); 5] = [
     ("tenure-client", "client"),
     ("tenure-core", "core"),
     ("tenure-sim", "sim"),
+    ("tenure-smol", "runtime-smol"),
     ("tenure-tokio", "runtime-tokio"),
 ];
 
@@ -282,7 +283,14 @@ fn page_with_table(root: &Path, mutants: &[Mutant]) -> Result<String, String> {
 /// The tests and the rows of outcomes that the page names and that do not exist.
 fn unknown_names(root: &Path, page: &str) -> Result<Vec<String>, String> {
     let mut sources = String::new();
-    for folder in ["client", "core", "runtime-tokio", "sim", "tests"] {
+    for folder in [
+        "client",
+        "core",
+        "runtime-smol",
+        "runtime-tokio",
+        "sim",
+        "tests",
+    ] {
         read_all(&root.join(folder), &mut sources);
     }
     // Not only functions: some tests are made by a macro that is given their name.

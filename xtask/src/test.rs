@@ -93,6 +93,22 @@ fn core(root: &Path, steps: &mut Steps, nextest: bool) -> Result<(), String> {
         )?;
     }
     steps.command("doctests", &[], "cargo test --workspace --doc")?;
+    // What nothing else turns on or off.
+    steps.command(
+        "facade with smol",
+        &[],
+        "cargo test -p tenure --features smol --doc",
+    )?;
+    steps.command(
+        "facade with smol alone",
+        &[],
+        "cargo clippy -p tenure --no-default-features --features smol -- -D warnings",
+    )?;
+    steps.command(
+        "any executor without smol",
+        &[],
+        "cargo clippy -p tenure-smol --no-default-features -- -D warnings",
+    )?;
     steps.command(
         "core alone: build",
         &[],

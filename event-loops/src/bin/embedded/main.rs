@@ -150,16 +150,13 @@ impl<B: Board> Device<B> {
                         self.board.abort(socket);
                     }
                 }
-                // Lost, for one. That the valve is closed then follows from `holds_at`.
-                Output::Lease(event)
-                    if !matches!(
-                        event.notice,
-                        Notice::Acquired { .. } | Notice::Renewed { .. } | Notice::RenewalFailed(_)
-                    ) =>
-                {
-                    self.finish();
-                }
-                Output::Lease(_) | Output::Link(_) => {}
+                Output::Lease(event) => match event.notice {
+                    Notice::Acquired { .. } | Notice::Renewed { .. } | Notice::RenewalFailed(_) => {
+                    }
+                    // Lost, for one.
+                    _ => self.finish(),
+                },
+                Output::Link(_) => {}
             }
         }
     }
