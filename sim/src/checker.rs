@@ -10,6 +10,7 @@
 
 mod ask;
 mod holds;
+mod ledger;
 mod traffic;
 mod wire;
 
@@ -17,15 +18,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure_client::{Event, Observer, Wait};
-use tenure_core::config::{LeaseConfig, Terms};
-use tenure_core::time::Tick;
-
 use crate::machine::{Client, ServerHandle};
 use crate::tap::Seen;
 use crate::world::World;
 pub use ask::{Ask, Guard, Mark};
 use holds::Hold;
+pub(crate) use ledger::{Ledger, overlaps};
+use tenure_client::{Event, Observer, Wait};
 
 /// What is told within this time counts as told at once.
 const AT_ONCE: Duration = Duration::from_millis(1);
@@ -43,7 +42,7 @@ pub enum Assumption {
     A3,
     /// The client's clock counts every pause.
     A4,
-    /// One process, one memory. No world here breaks it.
+    /// One process, one memory. Only the machine alone can be copied here: see [`core_level`](crate::core_level).
     A5,
     /// Nobody else writes the key.
     A6,
@@ -124,19 +123,15 @@ pub struct Checker {
 }
 
 struct State {
-    assumed: Assumptions,
+    ledger: Ledger,
     clients: BTreeMap<usize, Client>,
-    /// By the length of their lease in milliseconds.
-    requests: BTreeMap<u64, Request>,
     holds: Vec<Hold>,
-    traffic: traffic::Traffic,
-    /// When an assumption that is not made was last broken: for a key, a client, or all.
-    broken: BTreeMap<(Option<String>, Option<usize>), Tick>,
     /// Requests and holds of a client for a name that have no end yet, as its observer counts.
     open: BTreeMap<(usize, Vec<u8>), Open>,
+    /// The server may refuse who a client is.
+    may_deny: bool,
     grants: u64,
     losses: u64,
-    violations: Vec<String>,
     seen: Vec<Seen>,
 }
 
@@ -149,39 +144,18 @@ struct Open {
     holds: i64,
 }
 
-struct Request {
-    client: usize,
-    name: String,
-    key: String,
-    want: Want,
-    terms: Terms,
-    /// By the client's clock.
-    begun: Option<Tick>,
-    /// The caller keeps its future unpolled for a while.
-    lazy: bool,
-    /// Stamp after which nothing but clean-ups may leave.
-    over: Option<u64>,
-    /// As `over`, and no clean-up either.
-    silent: Option<u64>,
-    /// The hold it became.
-    hold: Option<usize>,
-}
-
 impl Checker {
     /// A checker for everything that `server` and its clients do from now on.
     pub fn new(world: &World, server: &ServerHandle, assumed: Assumptions) -> Checker {
         world.tap();
         let state = State {
-            assumed,
+            ledger: Ledger::new(assumed, server.drift_ppm()),
             clients: BTreeMap::new(),
-            requests: BTreeMap::new(),
             holds: Vec::new(),
-            traffic: traffic::Traffic::default(),
-            broken: BTreeMap::new(),
             open: BTreeMap::new(),
+            may_deny: false,
             grants: 0,
             losses: 0,
-            violations: Vec::new(),
             seen: Vec::new(),
         };
         Checker {
@@ -202,38 +176,7 @@ impl Checker {
 
     /// A request of a client. Use its [`options`](Ask::options), and tell it what comes of it.
     pub fn ask(&self, client: &Client, name: &str, want: Want) -> Ask {
-        let mut state = self.lock();
-        let mut id = want.lease.as_millis() as u64;
-        while state.requests.contains_key(&id) {
-            id += 1;
-        }
-        let mut want = Want {
-            lease: Duration::from_millis(id),
-            ..want
-        };
-        want.max_hold = want
-            .max_hold
-            .map(|most| most.max(want.lease + Duration::from_secs(1)));
-        let mut lease = LeaseConfig::new(want.lease);
-        if !want.renew {
-            lease = lease.no_renew();
-        }
-        let terms = lease
-            .build()
-            .expect("the checker asks for leases that can be had");
-        let request = Request {
-            client: client.id(),
-            name: name.to_owned(),
-            key: format!("lock:{name}"),
-            want,
-            terms,
-            begun: None,
-            lazy: false,
-            over: None,
-            silent: None,
-            hold: None,
-        };
-        state.requests.insert(id, request);
+        let (id, ..) = self.lock().ledger.enter(client.id(), name, want);
         Ask {
             checker: self.clone(),
             id,
@@ -244,17 +187,18 @@ impl Checker {
     /// A fault broke an assumption just now.
     pub fn broke(&self, assumption: Assumption, scope: Scope<'_>) {
         self.take_in();
-        let mut state = self.lock();
-        if state.assumed.has(assumption) {
-            return;
-        }
-        let scope = match scope {
+        let (name, client) = match scope {
             Scope::Server => (None, None),
-            Scope::Name(name) => (Some(format!("lock:{name}")), None),
+            Scope::Name(name) => (Some(name), None),
             Scope::Client(client) => (None, Some(client.id())),
         };
         let now = self.world.true_time();
-        state.broken.insert(scope, now);
+        self.lock().ledger.broke(assumption, name, client, now);
+    }
+
+    /// From now on a request may fail because the server does not let a client in.
+    pub fn may_deny(&self) {
+        self.lock().may_deny = true;
     }
 
     /// Looks at everything, now. To be called at random instants.
@@ -271,32 +215,33 @@ impl Checker {
     /// What was found to be broken.
     pub fn violations(&self) -> Vec<String> {
         self.take_in();
-        self.lock().violations.clone()
+        self.lock().ledger.violations.clone()
     }
 
     /// Something that a history found out by itself.
     pub fn violation(&self, text: String) {
         let now = self.world.true_time();
         self.world.note(|| format!("VIOLATION {text}"));
-        self.lock().violations.push(format!("{now:?} {text}"));
+        let text = format!("{now:?} {text}");
+        self.lock().ledger.violations.push(text);
     }
 
     /// Whether all of these are assumed.
     pub fn assumes(&self, assumptions: &[Assumption]) -> bool {
-        let assumed = self.lock().assumed;
+        let assumed = self.lock().ledger.assumed;
         assumptions.iter().all(|one| assumed.has(*one))
     }
 
     /// How many requests were made.
     pub fn requests(&self) -> u64 {
-        self.lock().requests.len() as u64
+        self.lock().ledger.requests.len() as u64
     }
 
     /// How many holds were left to their TTL.
     pub fn abandoned(&self) -> usize {
         let state = self.lock();
-        let silent = state.requests.values().filter(|one| one.silent.is_some());
-        silent.count()
+        let requests = state.ledger.requests.values();
+        requests.filter(|one| one.silent.is_some()).count()
     }
 
     /// Grants and losses so far.
@@ -340,37 +285,18 @@ impl Checker {
         let state = &mut *guard;
         let mut seen = std::mem::take(&mut state.seen);
         self.world.tapped(&mut seen);
-        state.traffic.in_parts |= self.world.counts().partial_writes > 0;
+        if self.world.counts().partial_writes > 0 {
+            state.ledger.in_parts();
+        }
+        let now = self.world.true_time();
         for seen in seen.drain(..) {
-            traffic::take_in(state, seen);
+            state.ledger.take_in(seen, now);
         }
         state.seen = seen;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// From now on what the request has left must be cleared.
-    fn owe(&mut self, id: u64, now: Tick) {
-        if let Some(request) = self.requests.get(&id) {
-            let debts = self.traffic.debts.entry(request.client).or_default();
-            debts.push(traffic::Debt {
-                request: id,
-                over: now,
-                chance: None,
-            });
-        }
-    }
-
-    fn broken_since(&self, key: &str, client: usize, then: Tick) -> bool {
-        self.broken.iter().any(|((of, by), at)| {
-            *at >= then
-                && of.as_deref().is_none_or(|of| of == key)
-                && by.is_none_or(|by| by == client)
-        })
     }
 }
 

@@ -37,6 +37,11 @@ impl Clock {
         self.anchor.1 + passed.saturating_add_signed(drift)
     }
 
+    /// How many parts per million it runs fast.
+    pub(crate) fn drift_ppm(&self) -> i64 {
+        self.drift_ppm
+    }
+
     /// The true time at which it will show `local`, at its present rate; not before `now`.
     pub(crate) fn when(&self, now: Tick, local: u64) -> Tick {
         let ahead = local.saturating_sub(self.read(now));

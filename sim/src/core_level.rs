@@ -1,71 +1,82 @@
 //! Random histories of the machine alone: `Mux` against a server in the same thread, without futures, tasks or a network.
 //!
-//! Two orders of magnitude faster than a history of whole clients, and closer to the edge: bytes are given and taken in
-//! any portion, at any time, and nothing is ever polled before it must be.
+//! An order of magnitude faster than a history of whole clients, and closer to the edge: bytes are given and taken in any
+//! portion, at any time, and nothing is ever polled before it must be. What goes over the wire is checked by the same
+//! rules; and here a process can be copied with all it remembers.
+
+mod harm;
+mod machine;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::config::{LeaseConfig, Wait};
+use tenure_core::config::Wait;
 use tenure_core::leases::{LeaseId, Notice, Request};
-use tenure_core::mux::{Mux, MuxConfig, Output};
+use tenure_core::mux::Output;
 use tenure_core::names::Names;
 use tenure_core::rng::Rng;
 use tenure_core::time::Tick;
 
+use crate::checker::{Assumption, Assumptions, Ledger, Want, overlaps};
 use crate::clock::Clock;
 use crate::history::{Fault, LEAST_EVENTS, Report};
 use crate::keys::Dialect;
-use crate::server::{Mood, Server, encode};
+use crate::server::{Server, encode};
+use crate::tap::{Seen, Written};
+use machine::Machine;
+
+pub use harm::FAULTS;
 
 /// One history in so many has ten times as many steps.
 const LONG: u64 = 100;
-/// The faults of this level. Bytes in any portion and late replies belong to it and are not counted.
-pub const FAULTS: &[Fault] = &[
-    Fault::Cut,
-    Fault::Refuse,
-    Fault::Zombies,
-    Fault::PauseProcess,
-    Fault::ReadOnly,
-    Fault::Loading,
-    Fault::Busy,
-    Fault::OutOfMemory,
-    Fault::TryAgain,
-    Fault::ForgetScripts,
-    Fault::FailScript,
-];
-const NAMES: [&[u8]; 2] = [b"a", b"b"];
+const NAMES: [&str; 2] = ["a", "b"];
+/// Leases are between these, in milliseconds.
+const LEASES: (u64, u64) = (50, 2_050);
 
 struct Play {
     rng: Rng,
     now: Tick,
     server: Server,
     nodes: Vec<Node>,
-    /// Commands of dead connections that are still under way.
-    zombies: Vec<Vec<u8>>,
+    /// What was written on dead connections and is still under way.
+    zombies: Vec<(Written, usize)>,
+    ledger: Ledger,
+    assumed: Assumptions,
     calm: bool,
+    /// Orders what leaves and what callers do.
+    stamp: u64,
+    connections: usize,
+    /// How far the server's clock was stepped back, in milliseconds.
+    behind: i64,
     report: Report,
+    recording: bool,
 }
 
 struct Node {
-    mux: Mux,
+    /// By which its requests are known; copies of a process share it.
+    client: usize,
+    machine: Machine,
     clock: Clock,
     connection: Option<Connection>,
     dialling: bool,
     leases: BTreeMap<u64, Live>,
-    closed: bool,
 }
 
-#[derive(Default)]
 struct Connection {
-    up: VecDeque<u8>,
+    number: usize,
+    /// What the machine has written.
+    up: Written,
     down: VecDeque<u8>,
     resp3: bool,
 }
 
+#[derive(Clone)]
 struct Live {
     id: LeaseId,
-    name: usize,
+    /// As the ledger knows it.
+    request: u64,
     stage: Stage,
 }
 
@@ -78,24 +89,29 @@ enum Stage {
     Lost,
 }
 
-/// Runs the history of a seed on the machine alone.
-pub fn run(seed: u64) -> Report {
+/// Runs the history of a seed on the machine alone. With `record` it writes down what happens.
+pub fn run(seed: u64, record: bool) -> Report {
     let mut rng = Rng::new(seed ^ 0xc0de_1e7e_1000);
-    let dialect =
-        [Dialect::Redis8, Dialect::Valkey9, Dialect::Redis7][(rng.next_u64() % 3) as usize];
+    let dialect = Dialect::ALL[(rng.next_u64() % Dialect::ALL.len() as u64) as usize];
     let start = Tick::from_micros(0);
     let epoch = Duration::from_secs(1_700_000_000);
+    let assumed = draw_assumptions(&mut rng);
+    // What the margin allows, or far more.
+    let most: i64 = match assumed.has(Assumption::A2) {
+        true => 40_000,
+        false => 400_000,
+    };
     let nodes = 2 + rng.next_u64() % 2;
-    let nodes = (0..nodes).map(|number| {
-        let names = Names::new("lock:", &format!("c{number}")).expect("a good label");
-        let drift = (rng.next_u64() % 80_001) as i64 - 40_000;
+    let nodes = (0..nodes as usize).map(|client| {
+        let names = Names::new("lock:", &format!("c{client}")).expect("a good label");
+        let drift = (rng.next_u64() % (2 * most as u64 + 1)) as i64 - most;
         Node {
-            mux: Mux::new(MuxConfig::new(names), rng.next_u64()),
+            client,
+            machine: Machine::new(names, rng.next_u64(), !assumed.has(Assumption::A5)),
             clock: Clock::new(start, Duration::ZERO, drift),
             connection: None,
             dialling: false,
             leases: BTreeMap::new(),
-            closed: false,
         }
     });
     let mut play = Play {
@@ -103,24 +119,59 @@ pub fn run(seed: u64) -> Report {
         now: start,
         server: Server::new(dialect, Clock::new(start, epoch, 0)),
         zombies: Vec::new(),
+        ledger: Ledger::new(assumed, 0),
+        assumed,
         calm: false,
+        stamp: 0,
+        connections: 0,
+        behind: 0,
         report: Report::default(),
+        recording: record,
         rng,
     };
-    play.report.clients = play.nodes.len();
-    let steps = LEAST_EVENTS + play.below(40);
-    let steps = steps * if play.below(LONG) == 0 { 10 } else { 1 };
-    while play.report.events < steps || play.report.faults.is_empty() {
-        play.step();
-        if !play.report.violations.is_empty() {
-            return play.report;
-        }
+    play.ledger.in_parts();
+    if !assumed.has(Assumption::A2) {
+        play.met(Fault::Drift);
     }
-    play.wind_up();
+    play.play();
     play.report
 }
 
+/// Half of the histories keep every assumption but the one about zombies, so that nothing is excused.
+fn draw_assumptions(rng: &mut Rng) -> Assumptions {
+    let mut assumed = Assumptions::ALL.without(Assumption::A7);
+    let bits = rng.next_u64();
+    let loose = [
+        Assumption::A1,
+        Assumption::A2,
+        Assumption::A3,
+        Assumption::A4,
+        Assumption::A5,
+        Assumption::A6,
+    ];
+    for (at, assumption) in loose.into_iter().enumerate() {
+        if bits & 1 == 0 && bits >> (2 * at + 1) & 3 == 0 {
+            assumed = assumed.without(assumption);
+        }
+    }
+    assumed
+}
+
 impl Play {
+    fn play(&mut self) {
+        self.report.clients = self.nodes.len();
+        let steps = LEAST_EVENTS + self.below(40);
+        let steps = steps * if self.below(LONG) == 0 { 10 } else { 1 };
+        while self.report.events < steps || self.report.faults.is_empty() {
+            self.step();
+            if self.is_broken() {
+                return;
+            }
+        }
+        self.wind_up();
+        self.is_broken();
+    }
+
     fn step(&mut self) {
         self.report.events += 1;
         let node = self.below(self.nodes.len() as u64) as usize;
@@ -130,7 +181,7 @@ impl Play {
             30..=34 => {
                 // Exactly to the deadline.
                 let clock = &self.nodes[node].clock;
-                let due = self.nodes[node].mux.deadline();
+                let due = self.nodes[node].machine.mux().deadline();
                 if let Some(due) = due.at(self.local(node)) {
                     let at = clock.when(self.now, due.as_micros());
                     self.now = self.now.max(at.min(self.now + Duration::from_secs(1)));
@@ -164,17 +215,30 @@ impl Play {
         Tick::from_micros(self.nodes[node].clock.read(self.now))
     }
 
+    /// A stamp later than that of every command that has begun to leave.
+    fn stamp(&mut self) -> u64 {
+        self.stamp += 1 << 16;
+        self.stamp
+    }
+
     /// A turn of the driver: some of what has arrived, what is due, some of what is to be sent.
     fn drive(&mut self, node: usize) {
         let now = self.local(node);
         let calm = self.calm;
         if std::mem::take(&mut self.nodes[node].dialling) {
             if calm || self.below(5) > 0 {
-                self.nodes[node].connection = Some(Connection::default());
-                self.nodes[node].mux.handle_connected(now);
+                self.connections += 1;
+                let this = &mut self.nodes[node];
+                this.connection = Some(Connection {
+                    number: self.connections,
+                    up: Written::default(),
+                    down: VecDeque::new(),
+                    resp3: false,
+                });
+                this.machine.connected(now);
             } else {
                 self.met(Fault::Refuse);
-                self.nodes[node].mux.handle_dial_failed(now, "refused");
+                self.nodes[node].machine.dial_failed(now);
             }
         }
         let whole = calm || self.below(2) == 0;
@@ -183,16 +247,10 @@ impl Play {
         if let Some(connection) = &mut this.connection {
             let mut left = if whole { usize::MAX } else { part };
             while left > 0 && !connection.down.is_empty() {
-                let space = this.mux.recv_space();
-                let n = space.len().min(connection.down.len()).min(left);
-                for (to, from) in space.iter_mut().zip(connection.down.drain(..n)) {
-                    *to = from;
-                }
-                left -= n;
-                this.mux.received(now, n);
+                left -= this.machine.receive(now, &mut connection.down, left);
             }
         }
-        this.mux.handle_timeout(now);
+        this.machine.timeout(now);
         self.flush(node, whole, true);
     }
 
@@ -201,9 +259,9 @@ impl Play {
         let now = self.local(node);
         let part = 1 + self.below(100) as usize;
         loop {
-            match self.nodes[node].mux.poll_output(now) {
+            match self.nodes[node].machine.poll(now) {
                 Output::Lease(event) => self.told(node, event.id, &event.notice),
-                Output::Link(_) => {}
+                Output::Link(event) => self.note(|| format!("node {node} link {event:?}")),
                 Output::Disconnect => self.abort(node),
                 Output::Connect => self.nodes[node].dialling = true,
                 Output::Transmit(bytes) => {
@@ -213,14 +271,7 @@ impl Play {
                         bytes.len().min(part)
                     };
                     let bytes = bytes[..n].to_vec();
-                    let this = &mut self.nodes[node];
-                    match &mut this.connection {
-                        Some(connection) => {
-                            connection.up.extend(bytes);
-                            this.mux.transmitted(now, n);
-                        }
-                        None => this.mux.handle_disconnected(now),
-                    }
+                    self.hand_out(node, &bytes);
                     if !whole {
                         return;
                     }
@@ -235,20 +286,42 @@ impl Play {
         }
     }
 
+    /// Bytes leave: they are cut into commands for the server and the rules.
+    fn hand_out(&mut self, node: usize, bytes: &[u8]) {
+        let (now, by_client, stamp) = (self.now, self.local(node), self.stamp());
+        self.note(|| format!("node {node} writes {}", bytes.escape_ascii()));
+        let this = &mut self.nodes[node];
+        let Some(connection) = &mut this.connection else {
+            this.machine.disconnected(by_client);
+            return;
+        };
+        let from = (this.client, connection.number);
+        let ledger = &mut self.ledger;
+        let up = &mut connection.up;
+        up.write(from, bytes, (stamp, now, by_client), |command| {
+            ledger.take_in(Seen::HandedOut(Arc::clone(command)), now);
+        });
+        up.arrived += bytes.len() as u64;
+        this.machine.transmitted(by_client, bytes.len());
+    }
+
     fn abort(&mut self, node: usize) {
         if let Some(connection) = self.nodes[node].connection.take()
             && !self.calm
             && self.below(2) == 0
         {
-            self.zombies.push(connection.up.into());
+            self.zombies.push((connection.up, node));
         }
     }
 
     fn told(&mut self, node: usize, id: LeaseId, notice: &Notice) {
+        let stamp = self.stamp();
+        self.note(|| format!("node {node} lease {} is told {notice:?}", id.to_bits()));
         let Some(live) = self.nodes[node].leases.get_mut(&id.to_bits()) else {
             // Dropped before it was told.
             return;
         };
+        let request = live.request;
         let fits = match (notice, live.stage) {
             (Notice::Acquired { .. }, Stage::Asked) => {
                 live.stage = Stage::Held;
@@ -257,12 +330,14 @@ impl Play {
                 return;
             }
             (Notice::Held(_) | Notice::TimedOut(_) | Notice::Failed(_), Stage::Asked) => {
+                self.ledger.end(request, stamp, self.now);
                 self.nodes[node].leases.remove(&id.to_bits());
                 return;
             }
             (Notice::Renewed { .. } | Notice::RenewalFailed(_), Stage::Held) => true,
             (Notice::Lost { .. }, Stage::Held) => {
                 live.stage = Stage::Lost;
+                self.ledger.lose(request, stamp);
                 self.report.losses += 1;
                 true
             }
@@ -285,65 +360,84 @@ impl Play {
         if !self.calm && self.below(6) == 0 {
             return;
         }
-        let now = self.now;
         let most = if self.calm {
             u64::MAX
         } else {
             1 + self.below(4)
         };
         for _ in 0..most {
-            let Some(connection) = &mut self.nodes[node].connection else {
+            let Some(mut connection) = self.nodes[node].connection.take() else {
                 return;
             };
-            let bytes = connection.up.make_contiguous();
-            let Some((words, len)) = Server::parse(bytes) else {
+            let answered = self.execute(&mut connection.up, &mut connection.resp3);
+            connection.down.extend(answered.iter().flatten());
+            self.nodes[node].connection = Some(connection);
+            if answered.is_none() {
                 return;
-            };
-            connection.up.drain(..len);
-            let reply = self.server.execute(now, &words, &mut connection.resp3);
-            self.report.commands += 1;
-            connection.down.extend(encode(&reply, connection.resp3));
+            }
         }
+    }
+
+    /// Executes the next command that was written on a connection; gives the bytes of the answer.
+    fn execute(&mut self, up: &mut Written, resp3: &mut bool) -> Option<Vec<u8>> {
+        let command = up.next()?;
+        let (now, ledger) = (self.now, &mut self.ledger);
+        let reply = self
+            .server
+            .answer(now, &command, resp3, &mut self.report.counts, |seen| {
+                ledger.take_in(seen, now);
+            });
+        self.report.commands += 1;
+        self.note(|| format!("{command} -> {reply:?}"));
+        Some(encode(&reply, *resp3))
     }
 
     fn ask(&mut self, node: usize) {
         let now = self.local(node);
-        let name = self.below(NAMES.len() as u64) as usize;
-        let lease = Duration::from_millis(50 + self.below(2_000));
-        let mut lease = LeaseConfig::new(lease);
-        if self.below(10) == 0 {
-            lease = lease.no_renew();
-        }
+        let name = NAMES[self.below(NAMES.len() as u64) as usize];
+        let lease = Duration::from_millis(LEASES.0 + self.below(LEASES.1 - LEASES.0));
+        let renew = self.below(10) > 0;
         let wait = match self.below(5) {
             0 | 1 => Wait::Now,
             2 | 3 => Wait::For(Duration::from_micros(1 + self.below(1_500_000))),
             _ => Wait::Forever,
         };
+        let want = Want {
+            lease,
+            wait,
+            renew,
+            max_hold: None,
+        };
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
-        let request = Request {
-            name: NAMES[name],
-            terms: lease.build().expect("a lease that can be had"),
+        let client = self.nodes[node].client;
+        let (request, _, terms) = self.ledger.enter(client, name, want);
+        self.report.requests += 1;
+        let asked = Request {
+            name: name.as_bytes(),
+            terms,
             wait,
             secret,
             since_ms: 0,
         };
-        self.report.requests += 1;
-        let this = &mut self.nodes[node];
-        if let Ok(id) = this.mux.acquire(now, &request) {
+        if let Some(id) = self.nodes[node].machine.acquire(now, &asked) {
+            self.note(|| {
+                let lease = id.to_bits();
+                format!("node {node} asks for {name} as lease {lease}, request {request}: {wait:?}")
+            });
             let live = Live {
                 id,
-                name,
+                request,
                 stage: Stage::Asked,
             };
-            this.leases.insert(id.to_bits(), live);
+            self.nodes[node].leases.insert(id.to_bits(), live);
         }
         self.flush_sometimes(node);
     }
 
     /// A caller does something with one of its requests or holds.
     fn use_one(&mut self, node: usize) {
-        let now = self.local(node);
+        let (now, true_now, stamp) = (self.local(node), self.now, self.stamp());
         let count = self.nodes[node].leases.len() as u64;
         if count == 0 {
             return;
@@ -353,26 +447,36 @@ impl Play {
         let Some((bits, live)) = this.leases.iter_mut().nth(at) else {
             return;
         };
-        let (bits, id) = (*bits, live.id);
-        match (live.stage, what) {
+        let (bits, id, request) = (*bits, live.id, live.request);
+        let done = match (live.stage, what) {
             (Stage::Held, 0..=3) => {
                 live.stage = Stage::Releasing;
-                this.mux.release(now, id);
-                if this.mux.leases().holds_at(id, now) {
+                self.ledger.let_go(request, false, stamp, true_now);
+                this.machine.release(now, id);
+                if this.machine.mux().leases().holds_at(id, now) {
                     self.say("S4 held after its release was asked for".to_owned());
                 }
+                "releases"
             }
             (Stage::Held, 4) => {
                 this.leases.remove(&bits);
-                this.mux.abandon(now, id);
+                self.ledger.let_go(request, true, stamp, true_now);
+                this.machine.abandon(now, id);
+                "abandons"
             }
-            (Stage::Held, 5 | 6) => this.mux.renew_now(now, id),
+            (Stage::Held, 5 | 6) => {
+                this.machine.renew_now(now, id);
+                "renews"
+            }
             (Stage::Held | Stage::Asked | Stage::Releasing, 7) | (Stage::Lost, _) => {
                 this.leases.remove(&bits);
-                this.mux.drop_guard(now, id);
+                self.ledger.let_go(request, false, stamp, true_now);
+                this.machine.drop_guard(now, id);
+                "drops"
             }
             _ => return,
-        }
+        };
+        self.note(|| format!("node {node} {done} lease {bits}"));
         self.flush_sometimes(node);
     }
 
@@ -382,126 +486,62 @@ impl Play {
         }
     }
 
-    fn harm(&mut self, node: usize) {
-        let now = self.local(node);
-        match self.below(12) {
-            0..=2 => {
-                let this = &mut self.nodes[node];
-                if this.connection.is_some() {
-                    // What was sent may still arrive.
-                    this.mux.handle_disconnected(now);
-                    self.abort(node);
-                    self.met(Fault::Cut);
-                }
-            }
-            3..=5 => self.one_zombie(),
-            6 => {
-                self.server.forget_scripts();
-                self.met(Fault::ForgetScripts);
-            }
-            7 => {
-                self.server.script_fails = true;
-                self.met(Fault::FailScript);
-            }
-            8 | 9 => {
-                let moods = [
-                    (Fault::ReadOnly, Mood::ReadOnly),
-                    (Fault::Loading, Mood::Loading),
-                    (Fault::Busy, Mood::Busy),
-                    (Fault::OutOfMemory, Mood::OutOfMemory),
-                    (Fault::TryAgain, Mood::TryAgain),
-                ];
-                self.server.mood = Mood::Well;
-                if let Some((fault, mood)) = moods.get(self.below(9) as usize) {
-                    self.server.mood = *mood;
-                    self.met(*fault);
-                }
-            }
-            10 if self.below(10) == 0 => {
-                let this = &mut self.nodes[node];
-                this.closed = true;
-                this.mux.close(now);
-            }
-            // Nobody looks after the machine for a while.
-            _ => {
-                self.pass_up_to(2_000);
-                self.met(Fault::PauseProcess);
-            }
-        }
-    }
-
-    fn met(&mut self, fault: Fault) {
-        *self.report.faults.entry(fault).or_default() += 1;
-    }
-
-    /// Everything that was sent on one dead connection arrives.
-    fn one_zombie(&mut self) {
-        if self.zombies.is_empty() {
-            return;
-        }
-        let at = self.below(self.zombies.len() as u64) as usize;
-        let bytes = self.zombies.swap_remove(at);
-        let mut rest = bytes.as_slice();
-        while let Some((words, len)) = Server::parse(rest) {
-            rest = &rest[len..];
-            self.server.execute(self.now, &words, &mut false);
-            self.report.counts.zombies += 1;
-        }
-        if rest.len() < bytes.len() {
-            self.met(Fault::Zombies);
-        }
-    }
-
     /// S1: one holder of a name at most, and its key outlasts it.
     fn check(&mut self) {
-        let mut holders: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut held = Vec::new();
         let mut broken = Vec::new();
         let now_ms = self.server.now_ms(self.now);
         for (number, node) in self.nodes.iter().enumerate() {
             let now = Tick::from_micros(node.clock.read(self.now));
+            let leases = node.machine.mux().leases();
             for live in node.leases.values() {
-                let holds = node.mux.leases().holds_at(live.id, now);
-                if holds && live.stage != Stage::Held && live.stage != Stage::Asked {
-                    broken.push(format!("S1 held by {number} though {:?}", live.stage));
-                }
-                if !holds {
+                if !leases.holds_at(live.id, now) {
                     continue;
                 }
-                if let Some(other) = holders.insert(live.name, number) {
-                    broken.push(format!("S1 held by {other} and {number}"));
+                if live.stage != Stage::Held && live.stage != Stage::Asked {
+                    broken.push(format!("S1 held by {number} though {:?}", live.stage));
                 }
-                let lease = node.mux.leases().lease(live.id);
-                let value =
-                    lease.and_then(|lease| node.mux.leases().value(live.id, lease.attempt()));
+                let valid_until = leases.lease(live.id).and_then(|lease| lease.valid_until());
+                let valid_until = valid_until.unwrap_or(now);
+                let request = live.request;
+                let key = leases.key(live.id);
                 self.server.keys.expire(now_ms);
-                let key = node.mux.leases().key(live.id);
-                let on_server = self.server.keys.text(key).ok().flatten();
-                if on_server.map(Vec::as_slice) != value.as_ref().map(|value| value.as_bytes()) {
-                    broken.push(format!(
-                        "S1 held by {number} without its key: {:?}",
-                        on_server.map(|value| value.escape_ascii().to_string())
-                    ));
+                let there = self.server.keys.text(key).ok().flatten();
+                // By true time, with the millisecond that is begun.
+                let ends = self.server.keys.expires(key);
+                let ends = ends.map(|at| self.server.clock.when(self.now, at * 1_000));
+                let over = node.clock.when(self.now, valid_until.as_micros());
+                let lasts = ends.is_none_or(|ends| ends + Duration::from_micros(2) >= over);
+                let looked = self.ledger.confirm(request, valid_until, self.now);
+                let looked = looked.and_then(|confirmed| {
+                    if confirmed.strict {
+                        let there = there.map(Vec::as_slice);
+                        self.ledger.outlasts(request, &confirmed, there, lasts)?;
+                    }
+                    Ok(confirmed.strict)
+                });
+                match looked {
+                    Ok(strict) => held.push((key.to_vec(), strict, request)),
+                    Err(text) => broken.push(format!("{text} (node {number})")),
                 }
             }
         }
+        broken.extend(overlaps(&mut held));
         broken.into_iter().for_each(|text| self.say(text));
     }
 
     /// Everything is dropped and well: every machine must end, and leave nothing.
     fn wind_up(&mut self) {
-        self.calm = true;
-        self.server.mood = Mood::Well;
-        self.server.script_fails = false;
-        while !self.zombies.is_empty() {
-            self.one_zombie();
-        }
+        self.note(|| "everything is dropped and well".to_owned());
+        self.heal();
         for node in 0..self.nodes.len() {
-            let now = self.local(node);
+            let (now, true_now, stamp) = (self.local(node), self.now, self.stamp());
             let this = &mut self.nodes[node];
             for live in std::mem::take(&mut this.leases).into_values() {
-                this.mux.drop_guard(now, live.id);
+                self.ledger.let_go(live.request, false, stamp, true_now);
+                this.machine.drop_guard(now, live.id);
             }
-            this.mux.close(now);
+            this.machine.close(now);
         }
         // Longer than every lease, in turns that miss no deadline by much.
         for _ in 0..1_500 {
@@ -509,18 +549,24 @@ impl Play {
                 self.drive(node);
                 self.serve(node);
             }
-            if self.nodes.iter().all(|node| node.mux.is_finished()) {
+            if self
+                .nodes
+                .iter()
+                .all(|node| node.machine.mux().is_finished())
+            {
                 break;
             }
             self.pass(Duration::from_millis(5));
         }
         for node in 0..self.nodes.len() {
-            if !self.nodes[node].mux.is_finished() {
-                let left = self.nodes[node].mux.leases().len();
-                self.say(format!("S6 {left} leases do not end"));
+            let mux = self.nodes[node].machine.mux();
+            if !mux.is_finished() {
+                let left = mux.leases().len();
+                self.say(format!("S6 {left} leases of node {node} do not end"));
             }
         }
-        self.pass(Duration::from_millis(2_100));
+        // The longest, with what made it the only one of its length.
+        self.pass(Duration::from_millis(LEASES.1 + self.report.requests));
         let now_ms = self.server.now_ms(self.now);
         self.server.keys.expire(now_ms);
         if self.server.keys.iter().next().is_some() {
@@ -528,8 +574,23 @@ impl Play {
         }
     }
 
+    /// Whether a rule was broken, here or on the wire.
+    fn is_broken(&mut self) -> bool {
+        for text in std::mem::take(&mut self.ledger.violations) {
+            self.say(text);
+        }
+        !self.report.violations.is_empty()
+    }
+
     fn say(&mut self, text: String) {
+        self.note(|| format!("VIOLATION {text}"));
         let now = self.now;
         self.report.violations.push(format!("{now:?} {text}"));
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if self.recording {
+            let _ = writeln!(self.report.trace, "{:?} {}", self.now, line());
+        }
     }
 }

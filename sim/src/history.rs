@@ -18,7 +18,7 @@ use crate::checker::{Assumption, Assumptions, Checker, Want};
 use crate::keys::Dialect;
 use crate::machine::{Client, ServerHandle};
 use crate::world::{Counts, Sim, World};
-pub use nemesis::Fault;
+pub use nemesis::{Fault, faults};
 
 /// The least number of events of a history, without those of the checker itself.
 pub const LEAST_EVENTS: u64 = 200;
@@ -182,6 +182,7 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
     let loose = below(2) == 0;
     for assumption in [
         Assumption::A1,
+        Assumption::A2,
         Assumption::A3,
         Assumption::A4,
         Assumption::A6,
@@ -209,6 +210,9 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
     }
     let played = stage.clone();
     let faults: Arc<Mutex<BTreeMap<Fault, u64>>> = Arc::default();
+    if !assumed.has(Assumption::A2) {
+        lock(&faults).insert(Fault::Drift, 1);
+    }
     let kinds = nemesis::choose(assumed, &mut below);
     let counted = Arc::clone(&faults);
     sim.block_on(async move {
@@ -273,7 +277,8 @@ async fn aftermath(stage: &Stage) {
     world.note(|| "everything is well".to_owned());
     world.sleep(GRACE).await;
     // Asked now: what lingered has arrived.
-    if stage.checker.assumes(&[Assumption::A1, Assumption::A3]) && nothing_lingers(stage) {
+    let clocks = [Assumption::A1, Assumption::A2, Assumption::A3];
+    if stage.checker.assumes(&clocks) && nothing_lingers(stage) {
         for (key, value, left) in ours(stage) {
             stage.checker.violation(format!(
                 "S6 {key} still has {value} for {left:?}, {GRACE:?} after everything was well"

@@ -18,7 +18,7 @@ pub(crate) struct Entry {
 }
 
 /// A reply, before it is put into the version of the protocol that the connection speaks.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(crate) enum Reply {
     Ok,
     Null,
@@ -28,6 +28,20 @@ pub(crate) enum Reply {
     Simple(&'static str),
     /// HELLO's.
     Greeting(Vec<(&'static str, String)>),
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Reply::Ok => f.write_str("OK"),
+            Reply::Null => f.write_str("null"),
+            Reply::Int(n) => write!(f, "{n}"),
+            Reply::Bulk(bytes) => write!(f, "{:?}", bytes.escape_ascii().to_string()),
+            Reply::Error(text) => write!(f, "-{text}"),
+            Reply::Simple(text) => f.write_str(text),
+            Reply::Greeting(pairs) => write!(f, "{pairs:?}"),
+        }
+    }
 }
 
 const SYNTAX: &str = "ERR syntax error";
@@ -43,6 +57,18 @@ pub enum Dialect {
     Valkey9,
     /// Redis 7.0: scripts.
     Redis7,
+    /// Valkey 8.1: `SET .. IFEQ`, scripts.
+    Valkey8,
+}
+
+impl Dialect {
+    /// Every one.
+    pub const ALL: [Dialect; 4] = [
+        Dialect::Redis8,
+        Dialect::Valkey9,
+        Dialect::Redis7,
+        Dialect::Valkey8,
+    ];
 }
 
 /// The keys, with the commands that look at the time.
@@ -203,7 +229,7 @@ impl SetOptions {
                         && match dialect {
                             Dialect::Redis7 => false,
                             Dialect::Redis8 => true,
-                            Dialect::Valkey9 => options.equal.is_none(),
+                            Dialect::Valkey8 | Dialect::Valkey9 => options.equal.is_none(),
                         } =>
                 {
                     match words.next() {

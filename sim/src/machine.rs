@@ -150,6 +150,11 @@ impl ServerHandle {
         self.world.lock().servers[self.id].0.clone()
     }
 
+    /// How many parts per million its clock runs fast.
+    pub fn drift_ppm(&self) -> i64 {
+        self.with(|server, _| server.clock.drift_ppm())
+    }
+
     /// Changes how it answers.
     pub fn mood(&self, mood: Mood) {
         self.with(|server, _| server.mood = mood);
@@ -158,6 +163,11 @@ impl ServerHandle {
     /// It wants this password.
     pub fn password(&self, password: &str) {
         self.with(|server, _| server.password = Some(password.to_owned()));
+    }
+
+    /// It wants none any more.
+    pub fn no_password(&self) {
+        self.with(|server, _| server.password = None);
     }
 
     /// It takes bytes and answers nothing; TTLs run on.
@@ -239,7 +249,12 @@ impl ServerHandle {
 
     /// The next command is executed twice and answered once, as by a driver or proxy that repeats.
     pub fn repeat_next_command(&self) {
-        self.with(|server, _| server.repeats = true);
+        self.repeat_commands(1);
+    }
+
+    /// As [`repeat_next_command`](ServerHandle::repeat_next_command), the next so many.
+    pub fn repeat_commands(&self, count: u32) {
+        self.with(|server, _| server.repeats = count);
     }
 
     /// It fails over: what it is now is forgotten for what it was at `snapshot`, on a clock that is off by so much.
@@ -257,7 +272,8 @@ impl ServerHandle {
         self.with(|server, _| {
             server.down = false;
             server.script_fails = false;
-            server.repeats = false;
+            server.repeats = 0;
+            server.password = None;
         });
     }
 

@@ -259,32 +259,16 @@ impl Inner {
                 return;
             };
             self.counts.zombies += u64::from(connection.aborted);
-            let failing = server.script_fails;
-            let repeats = std::mem::take(&mut server.repeats);
-            let mut reply = server.execute(self.now, &command.words, &mut connection.resp3);
-            if let Some(tap) = &mut self.tap {
-                tap.push(Seen::Executed(Arc::clone(&command), reply.clone()));
-            }
-            if repeats {
-                self.counts.repeated += 1;
-                reply = server.execute(self.now, &command.words, &mut connection.resp3);
-                if let Some(tap) = &mut self.tap {
-                    tap.push(Seen::Executed(Arc::clone(&command), reply.clone()));
+            let (now, tap) = (self.now, &mut self.tap);
+            let resp3 = &mut connection.resp3;
+            let reply = server.answer(now, &command, resp3, &mut self.counts, |seen| {
+                if let Some(tap) = tap {
+                    tap.push(seen);
                 }
-            }
-            self.counts.failed_scripts += u64::from(failing && !server.script_fails);
+            });
             let bytes = encode(&reply, connection.resp3);
             if self.trace.is_some() {
-                let words: Vec<_> = command
-                    .words
-                    .iter()
-                    .map(|word| String::from_utf8_lossy(word))
-                    .collect();
-                let line = format!(
-                    "client {} connection {id}: {} -> {reply:?}",
-                    command.client,
-                    words.join(" "),
-                );
+                let line = format!("{command} -> {reply:?}");
                 self.write(&line);
             }
             let done = (self.now, command, reply);

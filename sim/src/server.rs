@@ -10,7 +10,8 @@ use tenure_core::time::Tick;
 
 use crate::clock::Clock;
 use crate::keys::{Dialect, Keys, NOT_A_NUMBER, Reply, number};
-use crate::tap::Command;
+use crate::tap::{Command, Seen};
+use crate::world::Counts;
 
 /// What a server is made of and how it is at the moment.
 pub(crate) struct Server {
@@ -27,8 +28,8 @@ pub(crate) struct Server {
     scripts: Vec<&'static plan::Script>,
     /// The next script writes and then fails.
     pub(crate) script_fails: bool,
-    /// The next command is executed twice, and answered once.
-    pub(crate) repeats: bool,
+    /// So many commands are executed twice from now on, and answered once.
+    pub(crate) repeats: u32,
     /// What was executed, for checkers and traces.
     pub(crate) executed: Vec<(Tick, Arc<Command>, Reply)>,
 }
@@ -84,7 +85,7 @@ impl Server {
             password: None,
             scripts: Vec::new(),
             script_fails: false,
-            repeats: false,
+            repeats: 0,
             executed: Vec::new(),
         }
     }
@@ -115,6 +116,29 @@ impl Server {
             _ => Vec::new(),
         });
         Some((words.collect(), len))
+    }
+
+    /// Executes a command that has arrived, as often as it is to be, and gives the reply.
+    pub(crate) fn answer(
+        &mut self,
+        now: Tick,
+        command: &Arc<Command>,
+        resp3: &mut bool,
+        counts: &mut Counts,
+        mut seen: impl FnMut(Seen),
+    ) -> Reply {
+        let repeats = self.repeats > 0;
+        self.repeats = self.repeats.saturating_sub(1);
+        counts.repeated += u64::from(repeats);
+        let failing = self.script_fails;
+        let mut reply = self.execute(now, &command.words, resp3);
+        seen(Seen::Executed(Arc::clone(command), reply.clone()));
+        if repeats {
+            reply = self.execute(now, &command.words, resp3);
+            seen(Seen::Executed(Arc::clone(command), reply.clone()));
+        }
+        counts.failed_scripts += u64::from(failing && !self.script_fails);
+        reply
     }
 
     /// Executes a command and gives the reply.
@@ -242,6 +266,7 @@ impl Server {
             Dialect::Redis8 => ("redis", "8.6.3"),
             Dialect::Valkey9 => ("valkey", "9.1.2"),
             Dialect::Redis7 => ("redis", "7.0.15"),
+            Dialect::Valkey8 => ("valkey", "8.1.4"),
         };
         Reply::Greeting(vec![
             ("server", server.to_owned()),

@@ -22,6 +22,19 @@ pub(crate) struct Command {
     pub(crate) stamp: u64,
 }
 
+impl std::fmt::Display for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Command {
+            client, connection, ..
+        } = self;
+        write!(f, "client {client} connection {connection}:")?;
+        for word in &self.words {
+            write!(f, " {}", word.escape_ascii())?;
+        }
+        Ok(())
+    }
+}
+
 /// Something that the tap saw.
 #[derive(Clone, Debug)]
 pub(crate) enum Seen {

@@ -22,7 +22,7 @@ fn a_few_hundred_histories_keep_every_promise() {
 #[test]
 fn a_thousand_histories_of_the_machine_alone_keep_every_promise() {
     for seed in 0..1_500 {
-        let report = core_level::run(seed);
+        let report = core_level::run(seed, false);
         assert!(
             report.violations.is_empty(),
             "seed {seed}: {:#?}",
@@ -38,6 +38,12 @@ fn a_seed_repeats_to_the_byte() {
         let (once, again) = (history::run(seed, true), history::run(seed, true));
         assert!(!once.trace.is_empty());
         assert!(once.trace == again.trace, "seed {seed} went another way");
+        let (once, again) = (core_level::run(seed, true), core_level::run(seed, true));
+        assert!(!once.trace.is_empty());
+        assert!(
+            once.trace == again.trace,
+            "seed {seed} of the machine went another way"
+        );
     }
 }
 

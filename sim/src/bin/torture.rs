@@ -125,7 +125,7 @@ fn torture(options: &Options) -> ExitCode {
                         return;
                     }
                     let report = match options.core {
-                        true => core_level::run(seed),
+                        true => core_level::run(seed, options.replay),
                         false => history::run(seed, options.replay),
                     };
                     let mut sum = sum.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -150,10 +150,10 @@ fn torture(options: &Options) -> ExitCode {
     );
     sum.print(begun.elapsed().as_secs_f64());
     let kinds = match options.core {
-        true => core_level::FAULTS,
-        false => Fault::ALL,
+        true => core_level::FAULTS.to_vec(),
+        false => history::faults().collect(),
     };
-    let mut never = sum.faults_never_met(kinds);
+    let mut never = sum.faults_never_met(&kinds);
     never.extend(cells());
     match never.as_slice() {
         [] => println!("everything was met"),

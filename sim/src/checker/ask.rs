@@ -29,7 +29,7 @@ pub struct Mark {
 impl Ask {
     /// The options to make the request with.
     pub fn options(&self) -> LockOptions {
-        let want = self.checker.lock().requests[&self.id].want;
+        let want = self.checker.lock().ledger.requests[&self.id].want;
         let mut options = LockOptions::new().lease(want.lease).wait(want.wait);
         if !want.renew {
             options = options.no_renew();
@@ -44,7 +44,7 @@ impl Ask {
     pub fn begun(&self, lazy: bool) {
         let mut guard = self.checker.lock();
         let state = &mut *guard;
-        let Some(request) = state.requests.get_mut(&self.id) else {
+        let Some(request) = state.ledger.requests.get_mut(&self.id) else {
             return;
         };
         request.begun = Some(state.clients[&request.client].now());
@@ -74,11 +74,7 @@ impl Ask {
             state.grants += 1;
             let id = self.id;
             state.holds.push(Hold::new(id, held));
-            let hold = state.holds.len() - 1;
-            if let Some(request) = state.requests.get_mut(&id) {
-                request.hold = Some(hold);
-            }
-            hold
+            state.holds.len() - 1
         };
         checker.probe();
         Mark { checker, hold }
@@ -96,7 +92,7 @@ impl Ask {
         let early = {
             let mut guard = self.checker.lock();
             let state = &mut *guard;
-            let request = &state.requests[&self.id];
+            let request = &state.ledger.requests[&self.id];
             let place = (request.client, request.name.clone().into_bytes());
             if matches!(error, Error::Closed | Error::Misconfigured(_)) {
                 state.open.entry(place).or_default().unseen += 1;
@@ -116,7 +112,8 @@ impl Ask {
         }
         // A key of another type is somebody else's doing.
         let wrong = match error {
-            Error::Protocol(_) | Error::Denied(_) => true,
+            Error::Protocol(_) => true,
+            Error::Denied(_) => !self.checker.lock().may_deny,
             // So is a script that fails midway, which a take-over on an old server meets.
             Error::Misconfigured(reason) => {
                 self.checker.assumes(&[Assumption::A6])
@@ -135,18 +132,15 @@ impl Ask {
         self.answered = true;
         self.checker.take_in();
         let stamp = self.checker.world.stamp();
-        let mut state = self.checker.lock();
-        if let Some(request) = state.requests.get_mut(&self.id) {
-            request.over = Some(stamp);
-        }
-        state.owe(self.id, self.checker.world.true_time());
+        let now = self.checker.world.true_time();
+        self.checker.lock().ledger.end(self.id, stamp, now);
     }
 
     /// S9: an answer comes by the end of the wait, unless the process stood still or did not look.
     fn on_time(&self) {
         let late = {
             let guard = self.checker.lock();
-            let request = &guard.requests[&self.id];
+            let request = &guard.ledger.requests[&self.id];
             let client = &guard.clients[&request.client];
             let Some(begun) = request.begun else { return };
             let limit = match request.want.wait {
@@ -226,13 +220,8 @@ impl Mark {
             return;
         }
         let id = hold.request;
-        if let Some(request) = state.requests.get_mut(&id) {
-            request.over.get_or_insert(stamp);
-            if abandoned {
-                request.silent = Some(stamp);
-            }
-        }
-        state.owe(id, self.checker.world.true_time());
+        let now = self.checker.world.true_time();
+        state.ledger.let_go(id, abandoned, stamp, now);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure_client::{Cause, Held, Lost, WaitLost};
 use tenure_core::time::Tick;
 
-use super::{AT_ONCE, State};
+use super::{AT_ONCE, State, overlaps};
 use crate::machine::{Client, ServerHandle};
 use crate::world::World;
 
@@ -27,7 +27,6 @@ pub(super) struct Hold {
     over: bool,
     /// True time of the hand-out that it counts from.
     confirmed: Option<Tick>,
-    pub(super) value: Option<Vec<u8>>,
 }
 
 /// A waker that remembers.
@@ -50,7 +49,6 @@ impl Hold {
             let_go: false,
             over: false,
             confirmed: None,
-            value: None,
         }
     }
 }
@@ -58,6 +56,7 @@ impl Hold {
 /// Looks at every hold. Gives back what is over, to be dropped once nothing is locked.
 pub(super) fn probe(state: &mut State, world: &World, server: &ServerHandle) -> Vec<Held> {
     let mut holds = std::mem::take(&mut state.holds);
+    let now = world.true_time();
     let mut found = Vec::new();
     let mut gone = Vec::new();
     // Key, true if nothing excuses an overlap, request.
@@ -67,7 +66,7 @@ pub(super) fn probe(state: &mut State, world: &World, server: &ServerHandle) -> 
             continue;
         };
         let (client, key) = {
-            let request = &state.requests[&hold.request];
+            let request = &state.ledger.requests[&hold.request];
             (state.clients[&request.client].clone(), request.key.clone())
         };
         if client.is_killed() {
@@ -81,13 +80,10 @@ pub(super) fn probe(state: &mut State, world: &World, server: &ServerHandle) -> 
         if let Some(lost) = &lost {
             let stamp = world.stamp();
             let confirmed = hold.confirmed;
-            let request = state.requests.get_mut(&hold.request);
-            request
-                .into_iter()
-                .for_each(|request| _ = request.over.get_or_insert(stamp));
+            state.ledger.lose(hold.request, stamp);
             let by_server = matches!(lost.cause, Cause::Gone | Cause::Replaced);
-            let broken =
-                confirmed.is_none_or(|confirmed| state.broken_since(&key, client.id(), confirmed));
+            let broken = confirmed
+                .is_none_or(|confirmed| state.ledger.excused(hold.request, confirmed, now));
             // A release may find its key expired, or have been repeated.
             if by_server && !hold.let_go && !broken {
                 say(format!("S7 lost without a reason: {lost}"));
@@ -101,11 +97,26 @@ pub(super) fn probe(state: &mut State, world: &World, server: &ServerHandle) -> 
         }
         hold.over |= !is_held;
         if is_held && !hold.told && !hold.let_go {
-            let strict = confirm(state, hold, &view, &client, &key, &mut say);
-            if strict {
-                outlasts_not(&view, hold, server, &client, &key, &mut say);
+            let valid_until = client.now() + view.remaining();
+            match state.ledger.confirm(hold.request, valid_until, now) {
+                Err(broken) => say(broken),
+                Ok(confirmed) => {
+                    hold.confirmed = Some(confirmed.at);
+                    if confirmed.strict {
+                        let rate = 1.0 + client.drift_ppm() as f64 / 1e6;
+                        let left = view.remaining().div_f64(rate);
+                        let (there, ttl) = server.text(&key).unzip();
+                        let ttl = ttl.flatten().map(|ttl| ttl + Duration::from_micros(2));
+                        let lasts = ttl.is_none_or(|ttl| ttl >= left);
+                        let outlasts =
+                            state
+                                .ledger
+                                .outlasts(id, &confirmed, there.as_deref(), lasts);
+                        outlasts.unwrap_or_else(&mut say);
+                    }
+                    held.push((key, confirmed.strict, hold.request));
+                }
             }
-            held.push((key, strict, hold.request));
         }
         if !hold.told && !hold.let_go {
             in_time(state, hold, &view, &client, is_held, &mut say);
@@ -114,20 +125,11 @@ pub(super) fn probe(state: &mut State, world: &World, server: &ServerHandle) -> 
             gone.extend(hold.held.take());
         }
     }
-    held.sort();
-    for pair in held.windows(2) {
-        if pair[0].0 == pair[1].0 && pair[0].1 && pair[1].1 {
-            found.push(format!(
-                "S1 {} is held twice, by requests {} and {}",
-                pair[0].0, pair[0].2, pair[1].2
-            ));
-        }
-    }
+    found.extend(overlaps(&mut held));
     state.holds = holds;
-    let now = world.true_time();
     for text in found {
         world.note(|| format!("VIOLATION {text}"));
-        state.violations.push(format!("{now:?} {text}"));
+        state.ledger.violations.push(format!("{now:?} {text}"));
     }
     gone
 }
@@ -157,69 +159,6 @@ fn told(hold: &mut Hold, say: &mut impl FnMut(String)) -> Option<Lost> {
     }
 }
 
-/// Finds the hand-out that a hold counts from. Gives whether nothing excuses it since then.
-fn confirm(
-    state: &State,
-    hold: &mut Hold,
-    view: &Held,
-    client: &Client,
-    key: &str,
-    say: &mut impl FnMut(String),
-) -> bool {
-    let request = &state.requests[&hold.request];
-    let valid_until = client.now() + view.remaining();
-    let from = valid_until - request.terms.validity();
-    let writes = state.traffic.writes.get(&hold.request);
-    let mut done = writes
-        .into_iter()
-        .flatten()
-        .rev()
-        .filter(|write| write.done);
-    // What `max_hold` cuts off makes a hand-out count as an earlier one.
-    let write = match request.want.max_hold {
-        Some(_) => done.find(|write| write.by_client >= from),
-        None => done.find(|write| write.by_client == from),
-    };
-    let Some(write) = write else {
-        say(format!(
-            "S1 valid from {from:?}, when no write was handed out that the server carried out"
-        ));
-        return false;
-    };
-    hold.confirmed = Some(write.at);
-    if hold.value.as_ref() != Some(&write.value) {
-        if hold.value.is_some() {
-            say("S5 a hold changed its value".to_owned());
-        }
-        hold.value = Some(write.value.clone());
-    }
-    !state.broken_since(key, client.id(), write.at)
-}
-
-/// S1: the key is there for as long as the hold is valid.
-fn outlasts_not(
-    view: &Held,
-    hold: &Hold,
-    server: &ServerHandle,
-    client: &Client,
-    key: &str,
-    say: &mut impl FnMut(String),
-) {
-    let rate = 1.0 + client.drift_ppm() as f64 / 1e6;
-    let left = view.remaining().div_f64(rate);
-    let on_server = server.text(key);
-    let fits = on_server.as_ref().is_some_and(|(value, ttl)| {
-        Some(value) == hold.value.as_ref()
-            && ttl.is_none_or(|ttl| ttl + Duration::from_micros(2) >= left)
-    });
-    if !fits {
-        let seen = on_server.map(|(value, ttl)| (value.escape_ascii().to_string(), ttl));
-        say(format!(
-            "S1 valid for {left:?} more, while the server has {seen:?} of {key}"
-        ));
-    }
-}
-
 /// S1: the loss is told when it is given up, unless the process stands still.
 fn in_time(
     state: &State,
@@ -232,7 +171,7 @@ fn in_time(
     if client.stood_still(AT_ONCE) {
         return;
     }
-    let terms = &state.requests[&hold.request].terms;
+    let terms = &state.ledger.requests[&hold.request].terms;
     let stop_window = terms.validity() - terms.give_up_after();
     if !is_held || view.remaining() + AT_ONCE < stop_window {
         say(format!(

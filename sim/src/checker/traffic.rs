@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use tenure_core::time::Tick;
 
+use super::ledger::Ledger;
 use super::wire::{Wire, attempt, label, secret};
-use super::{State, Wait};
+use super::{Assumption, Wait};
 use crate::tap::{Command, Seen};
 
 /// What the checker remembers of the wire.
@@ -48,23 +49,22 @@ pub(super) struct Write {
     pub(super) done: bool,
 }
 
-pub(super) fn take_in(state: &mut State, seen: Seen) {
+impl Traffic {
+    /// The request that a value was written for.
+    pub(super) fn request_of(&self, value: &[u8]) -> Option<u64> {
+        self.values.get(value).map(|known| known.request)
+    }
+}
+
+pub(super) fn take_in(ledger: &mut Ledger, seen: Seen) {
     match seen {
         Seen::HandedOut(command) => {
-            let broken = handed_out(state, &command).and_then(|()| pays(state, &command));
+            let broken = handed_out(ledger, &command).and_then(|()| pays(ledger, &command));
             if let Err(broken) = broken {
-                let words: Vec<_> = command
-                    .words
-                    .iter()
-                    .map(|word| word.escape_ascii().to_string())
-                    .collect();
-                state.violations.push(format!(
-                    "{:?} {broken}: client {} connection {}: {}",
-                    command.at,
-                    command.client,
-                    command.connection,
-                    words.join(" ")
-                ));
+                let at = command.at;
+                ledger
+                    .violations
+                    .push(format!("{at:?} {broken}: {command}"));
             }
         }
         Seen::Executed(command, reply) => {
@@ -73,7 +73,7 @@ pub(super) fn take_in(state: &mut State, seen: Seen) {
                 return;
             };
             if wire.wrote(&reply)
-                && let Some(writes) = state.traffic.writes.get_mut(&ms)
+                && let Some(writes) = ledger.traffic.writes.get_mut(&ms)
             {
                 let write = writes
                     .iter_mut()
@@ -85,46 +85,47 @@ pub(super) fn take_in(state: &mut State, seen: Seen) {
     }
 }
 
-fn handed_out(state: &mut State, command: &Command) -> Result<(), String> {
+fn handed_out(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
     match Wire::of(&command.words) {
         Wire::Harmless => Ok(()),
         Wire::Unknown => Err("S3 a command that can write over somebody else's key".to_owned()),
         Wire::Acquire { key, value, ms } => {
-            writes(state, command, key, value, ms)?;
-            let (_, attempts) = &state.traffic.secrets[&ms];
-            let single = matches!(state.requests[&ms].want.wait, Wait::Now);
-            if single && *attempts > 1 {
+            writes(ledger, command, key, value, ms)?;
+            let (_, attempts) = &ledger.traffic.secrets[&ms];
+            let single = matches!(ledger.requests[&ms].want.wait, Wait::Now);
+            if single && *attempts > 1 && !ledger.requests[&ms].cloned {
                 return Err("S9 a single try makes a second attempt".to_owned());
             }
             Ok(())
         }
         Wire::Swap { key, old, new, ms } => {
-            owned(state, command.client, old)?;
-            writes(state, command, key, new, ms)
+            owned(ledger, command.client, old)?;
+            writes(ledger, command, key, new, ms)
         }
-        Wire::Clear { key, value } => clears(state, command, key, value),
+        Wire::Clear { key, value } => clears(ledger, command, key, value),
     }
 }
 
 /// A write of `value`, by NX or in place of a value of one's own.
 fn writes(
-    state: &mut State,
+    ledger: &mut Ledger,
     command: &Command,
     key: &[u8],
     value: &[u8],
     ms: u64,
 ) -> Result<(), String> {
-    let Some(request) = state.requests.get(&ms) else {
+    let Some(request) = ledger.requests.get(&ms) else {
         return Err("S5c a lease length that nobody asked for".to_owned());
     };
     if request.client != command.client || request.key.as_bytes() != key {
         return Err("S5c the lease length of another request".to_owned());
     }
-    if request.over.is_some_and(|over| command.stamp > over) {
+    let cloned = request.cloned;
+    if !cloned && request.over.is_some_and(|over| command.stamp > over) {
         return Err("S4 a write after the end of its request or hold".to_owned());
     }
-    let first = !state.traffic.values.contains_key(value);
-    let known = state
+    let first = !ledger.traffic.values.contains_key(value);
+    let known = ledger
         .traffic
         .values
         .entry(value.to_vec())
@@ -136,10 +137,10 @@ fn writes(
     if known.request != ms {
         return Err("S5c a value with two lease lengths".to_owned());
     }
-    if known.cleared {
+    if known.cleared && !cloned {
         return Err("S5b a value is written again after its clean-up was handed out".to_owned());
     }
-    let (own, attempts) = state
+    let (own, attempts) = ledger
         .traffic
         .secrets
         .entry(ms)
@@ -151,13 +152,13 @@ fn writes(
     let acquires = matches!(Wire::of(&command.words), Wire::Acquire { .. });
     if acquires {
         *attempts += 1;
-        if !first {
+        if !first && !cloned {
             return Err("S5 two attempts with one value".to_owned());
         }
     }
-    if first && !renews {
+    if first && !renews && !cloned {
         let newer = attempt(value);
-        let newest = state
+        let newest = ledger
             .traffic
             .writes
             .get(&ms)
@@ -166,7 +167,7 @@ fn writes(
             return Err("S5 attempts do not count up".to_owned());
         }
     }
-    if renews && first {
+    if renews && first && !cloned {
         return Err("S3 a renewal of a value that was never an attempt".to_owned());
     }
     let write = Write {
@@ -176,16 +177,16 @@ fn writes(
         value: value.to_vec(),
         done: false,
     };
-    state.traffic.writes.entry(ms).or_default().push(write);
+    ledger.traffic.writes.entry(ms).or_default().push(write);
     Ok(())
 }
 
-fn clears(state: &mut State, command: &Command, key: &[u8], value: &[u8]) -> Result<(), String> {
-    let Some(known) = state.traffic.values.get_mut(value) else {
+fn clears(ledger: &mut Ledger, command: &Command, key: &[u8], value: &[u8]) -> Result<(), String> {
+    let Some(known) = ledger.traffic.values.get_mut(value) else {
         // Of an attempt that began to leave and never was whole nothing is known but whose it is.
-        let mut secrets = state.traffic.secrets.iter();
+        let mut secrets = ledger.traffic.secrets.iter();
         return match secrets.find(|(_, (own, _))| own == secret(value)) {
-            Some((ms, _)) if state.requests[ms].client != command.client => {
+            Some((ms, _)) if ledger.requests[ms].client != command.client => {
                 Err("S3 a value of another client".to_owned())
             }
             _ => Ok(()),
@@ -195,19 +196,18 @@ fn clears(state: &mut State, command: &Command, key: &[u8], value: &[u8]) -> Res
         return Err("S3 a value of another client".to_owned());
     }
     known.cleared = true;
-    let request = &state.requests[&known.request];
+    let request = &ledger.requests[&known.request];
+    if request.cloned {
+        return Ok(());
+    }
     if request.key.as_bytes() != key {
         return Err("S3 a clean-up of another key".to_owned());
     }
     if request.silent.is_some_and(|silent| command.stamp > silent) {
         return Err("S4 a command after the hold was abandoned".to_owned());
     }
-    // The value of a hold, while its guard lives: whoever lost it may still be working.
-    if let Some(hold) = request.hold.and_then(|hold| state.holds.get(hold))
-        && !hold.let_go
-        && hold.value.as_deref() == Some(value)
-        && !state.clients[&command.client].is_killed()
-    {
+    // Whoever lost it may still be working while the guard lives.
+    if request.guarded.as_deref() == Some(value) {
         return Err("S4 a clean-up before the guard is gone".to_owned());
     }
     Ok(())
@@ -216,21 +216,21 @@ fn clears(state: &mut State, command: &Command, key: &[u8], value: &[u8]) -> Res
 /// S6: whoever can send a command later than a request was over can send the clean-up of that request, and does so in the same turn.
 ///
 /// Whoever that is: one client of the library, which its label tells from another one on the same machine.
-fn pays(state: &mut State, command: &Command) -> Result<(), String> {
+fn pays(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
     let (Wire::Acquire { value, .. } | Wire::Swap { new: value, .. } | Wire::Clear { value, .. }) =
         Wire::of(&command.words)
     else {
         return Ok(());
     };
-    if state.traffic.in_parts {
+    if ledger.traffic.in_parts {
         return Ok(());
     }
-    let Some(mut debts) = state.traffic.debts.remove(&command.client) else {
+    let Some(mut debts) = ledger.traffic.debts.remove(&command.client) else {
         return Ok(());
     };
     let mut unpaid = None;
     debts.retain_mut(|debt| {
-        let writes = state.traffic.writes.get(&debt.request);
+        let writes = ledger.traffic.writes.get(&debt.request);
         let Some(write) = writes.and_then(|writes| writes.last()) else {
             return false;
         };
@@ -243,10 +243,10 @@ fn pays(state: &mut State, command: &Command) -> Result<(), String> {
         }
         unpaid = unpaid
             .take()
-            .or_else(|| owes(state, debt.request, command.at));
+            .or_else(|| owes(ledger, debt.request, command.at));
         false
     });
-    state.traffic.debts.insert(command.client, debts);
+    ledger.traffic.debts.insert(command.client, debts);
     unpaid.map_or(Ok(()), |(ms, value)| {
         let value = value.escape_ascii();
         Err(format!(
@@ -256,23 +256,27 @@ fn pays(state: &mut State, command: &Command) -> Result<(), String> {
 }
 
 /// A value that a request has surely left on the server, if there is one.
-fn owes(state: &State, ms: u64, now: Tick) -> Option<(u64, Vec<u8>)> {
-    let request = &state.requests[&ms];
-    if request.silent.is_some() {
+fn owes(ledger: &Ledger, ms: u64, now: Tick) -> Option<(u64, Vec<u8>)> {
+    let request = &ledger.requests[&ms];
+    if request.cloned {
         return None;
     }
-    let writes = state.traffic.writes.get(&ms)?;
+    // A clock that is too fast makes a client believe that what it left has expired.
+    if request.silent.is_some() || !ledger.assumed.has(Assumption::A2) {
+        return None;
+    }
+    let writes = ledger.traffic.writes.get(&ms)?;
     // The last write that was carried out is the one that is there.
     let write = writes.iter().rev().find(|write| write.done)?;
     let there = now < write.at + request.want.lease
-        && !state.traffic.values[&write.value].cleared
-        && !state.broken_since(&request.key, request.client, write.at);
+        && !ledger.traffic.values[&write.value].cleared
+        && !ledger.broken_since(&request.key, request.client, write.at);
     there.then(|| (ms, write.value.clone()))
 }
 
 /// S3: only values that this client has written are compared with.
-fn owned(state: &State, client: usize, value: &[u8]) -> Result<(), String> {
-    match state.traffic.values.get(value) {
+fn owned(ledger: &Ledger, client: usize, value: &[u8]) -> Result<(), String> {
+    match ledger.traffic.values.get(value) {
         Some(known) if known.client == client => Ok(()),
         Some(_) => Err("S3 a value of another client".to_owned()),
         None => Err("S3 a value that was never written".to_owned()),

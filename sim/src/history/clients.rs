@@ -9,7 +9,7 @@ use std::time::Duration;
 use tenure_client::{Config, Error, Locks, Wait, connect_with};
 
 use super::{Stage, lock};
-use crate::checker::{Ask, Guard, Want};
+use crate::checker::{Ask, Assumption, Guard, Want};
 use crate::machine::Client;
 use crate::world::World;
 
@@ -20,8 +20,12 @@ pub(super) fn name(number: usize) -> String {
 
 /// A new machine with a process on it.
 pub(super) fn start(stage: &Stage) {
-    // With the server's this stays within the margin.
-    let drift = stage.world.below(80_001) as i64 - 40_000;
+    // With the server's this stays within the margin, or is far from it.
+    let most: u64 = match stage.checker.assumes(&[Assumption::A2]) {
+        true => 40_000,
+        false => 400_000,
+    };
+    let drift = stage.world.below(2 * most + 1) as i64 - most as i64;
     let client = stage.world.client_with_drift(drift);
     lock(&stage.clients).push(client.clone());
     let (busy, stage) = (stage.busy("a client"), stage.clone());

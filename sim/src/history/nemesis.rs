@@ -50,6 +50,10 @@ faults! {
     PauseProcess,
     /// A machine stands still with its clock. Breaks A4.
     PauseMachine,
+    /// A process with all its memory exists twice. Breaks A5; only for the machine alone.
+    Clone,
+    /// Clocks run apart by more than the margin allows, all the time. Breaks A2.
+    Drift,
     /// A process dies; another takes its place.
     Kill,
     /// The server takes bytes and answers nothing.
@@ -66,6 +70,8 @@ faults! {
     Replace,
     /// Somebody makes a list of a key. Breaks A6.
     MakeList,
+    /// The server wants a password for a while, and some have to connect anew.
+    Password,
     /// `READONLY` for a while.
     ReadOnly,
     /// `LOADING` for a while.
@@ -92,6 +98,12 @@ faults! {
     FailOver,
 }
 
+/// The faults of whole clients.
+pub fn faults() -> impl Iterator<Item = Fault> {
+    let all = Fault::ALL.iter().copied();
+    all.filter(|fault| *fault != Fault::Clone)
+}
+
 impl Fault {
     /// The assumption that it breaks.
     fn breaks(self) -> Option<Assumption> {
@@ -100,6 +112,8 @@ impl Fault {
             Fault::RestartEmpty | Fault::Flush | Fault::FailOver => Some(Assumption::A3),
             Fault::Delete | Fault::Replace | Fault::MakeList => Some(Assumption::A6),
             Fault::StepForward | Fault::StepBack => Some(Assumption::A1),
+            Fault::Drift => Some(Assumption::A2),
+            Fault::Clone => Some(Assumption::A5),
             _ => None,
         }
     }
@@ -109,6 +123,7 @@ impl Fault {
 pub(super) fn choose(assumed: Assumptions, below: &mut impl FnMut(u64) -> u64) -> Vec<Fault> {
     let allowed = |fault: &Fault| {
         fault.breaks().is_none_or(|broken| !assumed.has(broken))
+            && !matches!(fault, Fault::Clone | Fault::Drift)
             && (*fault != Fault::FailOver || !assumed.has(Assumption::A1))
     };
     let allowed: Vec<Fault> = Fault::ALL.iter().copied().filter(allowed).collect();
@@ -185,7 +200,7 @@ async fn inflict(stage: &Stage, fault: Fault) {
             let window = 1 + world.below(200) as usize;
             bend(stage, &victim, |link| link.window = window).await;
         }
-        Fault::Repeat => server.repeat_next_command(),
+        Fault::Repeat => server.repeat_commands(1 + world.below(12) as u32),
         Fault::PauseProcess => {
             // Mostly with answers under way, which lie there when it wakes.
             if world.chance(600) {
@@ -244,6 +259,19 @@ async fn inflict(stage: &Stage, fault: Fault) {
             stage.checker.broke(Assumption::A6, Scope::Name(&name));
             server.delete(&format!("lock:{name}"));
         }
+        Fault::Password => {
+            stage.checker.may_deny();
+            server.password("changed");
+            for client in stage.clients() {
+                if world.chance(700) {
+                    client.cut(server);
+                }
+            }
+            world.sleep(span(600)).await;
+            server.no_password();
+        }
+        // Not for the nemesis: whole clients are not copied, and clocks are drawn when they are made.
+        Fault::Clone | Fault::Drift => {}
         Fault::ReadOnly => sulk(stage, Mood::ReadOnly).await,
         Fault::Loading => sulk(stage, Mood::Loading).await,
         Fault::Busy => sulk(stage, Mood::Busy).await,
