@@ -266,7 +266,7 @@ impl Server {
             Dialect::Redis8 => ("redis", "8.6.3"),
             Dialect::Valkey9 => ("valkey", "9.1.2"),
             Dialect::Redis7 => ("redis", "7.0.15"),
-            Dialect::Valkey8 => ("valkey", "8.1.4"),
+            Dialect::Valkey8 => ("valkey", "8.1.1"),
         };
         Reply::Greeting(vec![
             ("server", server.to_owned()),
