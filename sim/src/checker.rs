@@ -11,6 +11,7 @@
 mod ask;
 mod holds;
 mod ledger;
+mod outages;
 mod traffic;
 mod wire;
 
@@ -128,6 +129,8 @@ struct State {
     holds: Vec<Hold>,
     /// Requests and holds of a client for a name that have no end yet, as its observer counts.
     open: BTreeMap<(usize, Vec<u8>), Open>,
+    /// Nothing else goes wrong, if there are any.
+    outages: Option<outages::Outages>,
     /// The server may refuse who a client is.
     may_deny: bool,
     grants: u64,
@@ -153,6 +156,7 @@ impl Checker {
             clients: BTreeMap::new(),
             holds: Vec::new(),
             open: BTreeMap::new(),
+            outages: None,
             may_deny: false,
             grants: 0,
             losses: 0,
@@ -290,7 +294,10 @@ impl Checker {
         }
         let now = self.world.true_time();
         for seen in seen.drain(..) {
-            state.ledger.take_in(seen, now);
+            match seen {
+                Seen::HandedOut(command) => state.ledger.sent(&command),
+                Seen::Executed(command, reply) => state.ledger.executed(&command, &reply, now),
+            }
         }
         state.seen = seen;
     }

@@ -9,7 +9,6 @@ mod machine;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::config::Wait;
@@ -24,7 +23,7 @@ use crate::clock::Clock;
 use crate::history::{Fault, LEAST_EVENTS, Report};
 use crate::keys::Dialect;
 use crate::server::{Server, encode};
-use crate::tap::{Seen, Written};
+use crate::tap::Written;
 use machine::Machine;
 
 pub use harm::FAULTS;
@@ -52,6 +51,8 @@ struct Play {
     behind: i64,
     report: Report,
     recording: bool,
+    /// Room for what a transport has taken.
+    taken: Vec<u8>,
 }
 
 struct Node {
@@ -127,6 +128,7 @@ pub fn run(seed: u64, record: bool) -> Report {
         behind: 0,
         report: Report::default(),
         recording: record,
+        taken: Vec::new(),
         rng,
     };
     play.ledger.in_parts();
@@ -270,8 +272,11 @@ impl Play {
                     } else {
                         bytes.len().min(part)
                     };
-                    let bytes = bytes[..n].to_vec();
-                    self.hand_out(node, &bytes);
+                    let mut taken = std::mem::take(&mut self.taken);
+                    taken.clear();
+                    taken.extend_from_slice(&bytes[..n]);
+                    self.hand_out(node, &taken);
+                    self.taken = taken;
                     if !whole {
                         return;
                     }
@@ -299,7 +304,7 @@ impl Play {
         let ledger = &mut self.ledger;
         let up = &mut connection.up;
         up.write(from, bytes, (stamp, now, by_client), |command| {
-            ledger.take_in(Seen::HandedOut(Arc::clone(command)), now);
+            ledger.sent(command);
         });
         up.arrived += bytes.len() as u64;
         this.machine.transmitted(by_client, bytes.len());
@@ -382,10 +387,11 @@ impl Play {
     fn execute(&mut self, up: &mut Written, resp3: &mut bool) -> Option<Vec<u8>> {
         let command = up.next()?;
         let (now, ledger) = (self.now, &mut self.ledger);
+        let counts = &mut self.report.counts;
         let reply = self
             .server
-            .answer(now, &command, resp3, &mut self.report.counts, |seen| {
-                ledger.take_in(seen, now);
+            .answer(now, &command, resp3, counts, |command, reply| {
+                ledger.executed(command, reply, now);
             });
         self.report.commands += 1;
         self.note(|| format!("{command} -> {reply:?}"));

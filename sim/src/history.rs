@@ -26,6 +26,8 @@ pub const LEAST_EVENTS: u64 = 200;
 pub const LEAST_CLIENTS: usize = 2;
 /// One history in so many is a long one.
 const LONG: u64 = 50;
+/// One in so many has nothing but outages, so that what they cost can be judged.
+const OUTAGES: u64 = 12;
 /// What a fresh client may need more than one lease to get a name once everything is well.
 const GRACE: Duration = Duration::from_secs(3);
 /// No task of a history can be busy for so long.
@@ -120,6 +122,18 @@ impl Pace {
         }
     }
 
+    /// With leases that last long enough for an outage to be measured by them.
+    fn of_outages(below: &mut impl FnMut(u64) -> u64) -> Pace {
+        Pace {
+            percent: 50,
+            leases: (
+                Duration::from_millis(600),
+                Duration::from_millis(601 + below(1_500)),
+            ),
+            until: Duration::from_millis(1_500 + below(3_000)),
+        }
+    }
+
     /// So many milliseconds of a long history.
     fn ms(self, long: u64) -> Duration {
         Duration::from_millis(long) * self.percent / 100
@@ -179,7 +193,8 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
     let server = world.server_with_drift("db", dialect, below(40_001) as i64 - 20_000);
     // Half of the histories keep every assumption but the one about zombies, so that nothing is excused.
     let mut assumed = Assumptions::ALL.without(Assumption::A7);
-    let loose = below(2) == 0;
+    let outages = below(OUTAGES) == 0;
+    let loose = below(2) == 0 && !outages;
     for assumption in [
         Assumption::A1,
         Assumption::A2,
@@ -192,7 +207,13 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
         }
     }
     let checker = Checker::new(&world, &server, assumed);
-    let pace = Pace::draw(&mut below);
+    let pace = match outages {
+        true => Pace::of_outages(&mut below),
+        false => Pace::draw(&mut below),
+    };
+    if outages {
+        checker.only_outages();
+    }
     let stage = Stage {
         world: world.clone(),
         server: server.clone(),
@@ -216,8 +237,12 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
     let kinds = nemesis::choose(assumed, &mut below);
     let counted = Arc::clone(&faults);
     sim.block_on(async move {
-        for _ in 0..1 + stage.world.below(2) {
-            nemesis::start(&stage, kinds.clone(), &counted);
+        if outages {
+            nemesis::start_outages(&stage, &counted);
+        } else {
+            for _ in 0..1 + stage.world.below(2) {
+                nemesis::start(&stage, kinds.clone(), &counted);
+            }
         }
         watch(&stage);
         stage.all_done().await;

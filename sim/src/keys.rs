@@ -27,7 +27,7 @@ pub(crate) enum Reply {
     Error(String),
     Simple(&'static str),
     /// HELLO's.
-    Greeting(Vec<(&'static str, String)>),
+    Greeting(Box<[(&'static str, &'static str); 4]>),
 }
 
 impl std::fmt::Debug for Reply {

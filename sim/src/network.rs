@@ -261,9 +261,9 @@ impl Inner {
             self.counts.zombies += u64::from(connection.aborted);
             let (now, tap) = (self.now, &mut self.tap);
             let resp3 = &mut connection.resp3;
-            let reply = server.answer(now, &command, resp3, &mut self.counts, |seen| {
+            let reply = server.answer(now, &command, resp3, &mut self.counts, |command, reply| {
                 if let Some(tap) = tap {
-                    tap.push(seen);
+                    tap.push(Seen::Executed(Arc::clone(command), reply.clone()));
                 }
             });
             let bytes = encode(&reply, connection.resp3);

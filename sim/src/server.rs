@@ -10,7 +10,7 @@ use tenure_core::time::Tick;
 
 use crate::clock::Clock;
 use crate::keys::{Dialect, Keys, NOT_A_NUMBER, Reply, number};
-use crate::tap::{Command, Seen};
+use crate::tap::Command;
 use crate::world::Counts;
 
 /// What a server is made of and how it is at the moment.
@@ -125,17 +125,17 @@ impl Server {
         command: &Arc<Command>,
         resp3: &mut bool,
         counts: &mut Counts,
-        mut seen: impl FnMut(Seen),
+        mut seen: impl FnMut(&Arc<Command>, &Reply),
     ) -> Reply {
         let repeats = self.repeats > 0;
         self.repeats = self.repeats.saturating_sub(1);
         counts.repeated += u64::from(repeats);
         let failing = self.script_fails;
         let mut reply = self.execute(now, &command.words, resp3);
-        seen(Seen::Executed(Arc::clone(command), reply.clone()));
+        seen(command, &reply);
         if repeats {
             reply = self.execute(now, &command.words, resp3);
-            seen(Seen::Executed(Arc::clone(command), reply.clone()));
+            seen(command, &reply);
         }
         counts.failed_scripts += u64::from(failing && !self.script_fails);
         reply
@@ -268,12 +268,12 @@ impl Server {
             Dialect::Redis7 => ("redis", "7.0.15"),
             Dialect::Valkey8 => ("valkey", "8.1.1"),
         };
-        Reply::Greeting(vec![
-            ("server", server.to_owned()),
-            ("version", version.to_owned()),
-            ("proto", if *resp3 { "3" } else { "2" }.to_owned()),
-            ("mode", "standalone".to_owned()),
-        ])
+        Reply::Greeting(Box::new([
+            ("server", server),
+            ("version", version),
+            ("proto", if *resp3 { "3" } else { "2" }),
+            ("mode", "standalone"),
+        ]))
     }
 
     fn evalsha(&mut self, sha: &[u8], count: &[u8], rest: &[Vec<u8>], now_ms: u64) -> Reply {
@@ -441,9 +441,10 @@ fn encode_resp3(reply: &Reply) -> Vec<u8> {
         attributes: None,
     };
     let frame = match reply {
-        Reply::Ok => simple("OK"),
+        // Every second reply is one of these, and there is only one way to write them.
+        Reply::Ok => return b"+OK\r\n".to_vec(),
+        Reply::Null => return b"_\r\n".to_vec(),
         Reply::Simple(text) => simple(text),
-        Reply::Null => Frame::Null,
         Reply::Int(n) => Frame::Number {
             data: *n,
             attributes: None,
@@ -455,8 +456,9 @@ fn encode_resp3(reply: &Reply) -> Vec<u8> {
         },
         Reply::Greeting(pairs) => {
             // Pair by pair: a map of that library has no order, and a run must repeat to the byte.
-            let mut out = format!("%{}\r\n", pairs.len());
-            for (key, value) in pairs {
+            let mut out = String::with_capacity(128);
+            let _ = write!(out, "%{}\r\n", pairs.len());
+            for (key, value) in pairs.iter() {
                 let _ = write!(out, "${}\r\n{key}\r\n", key.len());
                 let _ = match value.parse::<i64>() {
                     Ok(number) => write!(out, ":{number}\r\n"),

@@ -8,6 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "cells")]
+use tenure_core::lease::table::{Input, RULES, State, cells};
 use tenure_sim::history::{self, Fault, Report};
 use tenure_sim::{Counts, core_level};
 
@@ -154,9 +156,13 @@ fn torture(options: &Options) -> ExitCode {
         false => history::faults().collect(),
     };
     let mut never = sum.faults_never_met(&kinds);
-    never.extend(cells());
+    let (elsewhere, cells) = cells(options.core);
+    never.extend(cells);
+    if !elsewhere.is_empty() {
+        println!("left to the machine alone: {}", elsewhere.join(", "));
+    }
     match never.as_slice() {
-        [] => println!("everything was met"),
+        [] => println!("everything else was met"),
         never => println!("NEVER MET: {}", never.join(", ")),
     }
     sum.print_verdict();
@@ -238,26 +244,41 @@ impl Sum {
     }
 }
 
-/// Shows how many cells of the lease table were met, and how often the rarest; gives those that were not.
+/// Cells that whole clients are not expected to meet; the machine alone meets them every few thousand histories.
+///
+/// A hold that is being released has no guard any more that could be dropped: the client drops its release, and that goes
+/// on. For the other three a take-over or a confirmation must be on its way, which takes a fraction of a millisecond, and
+/// within that somebody else must write the key right behind a repeated command, or a socket that takes no more bytes must
+/// be cut.
 #[cfg(feature = "cells")]
-fn cells() -> Vec<String> {
-    use tenure_core::lease::table::{RULES, cells};
+const ELSEWHERE: &[(State, Input)] = &[
+    (State::Releasing, Input::Drop),
+    (State::Adopting, Input::RefusedLast),
+    (State::Adopting, Input::Unsent),
+    (State::Confirming, Input::Unsent),
+];
 
+/// Shows how many cells of the lease table were met, and how often the rarest. Gives those that were not: first those that
+/// are not expected, then the others.
+#[cfg(feature = "cells")]
+fn cells(core: bool) -> (Vec<String>, Vec<String>) {
     let met: Vec<u64> = (0..RULES.len()).map(cells::met).collect();
     let reached = met.iter().filter(|met| **met > 0).count();
     println!("cells met: {reached} of {}", RULES.len());
-    let mut never = Vec::new();
+    let (mut elsewhere, mut never) = (Vec::new(), Vec::new());
     for (rule, met) in RULES.iter().zip(&met) {
+        let cell = format!("the cell {:?} {:?}", rule.state, rule.input);
         match met {
-            0 => never.push(format!("the cell {:?} {:?}", rule.state, rule.input)),
+            0 if !core && ELSEWHERE.contains(&(rule.state, rule.input)) => elsewhere.push(cell),
+            0 => never.push(cell),
             1..10 => println!("    {:?} {:?}: {met}", rule.state, rule.input),
             _ => {}
         }
     }
-    never
+    (elsewhere, never)
 }
 
 #[cfg(not(feature = "cells"))]
-fn cells() -> Vec<String> {
-    Vec::new()
+fn cells(_core: bool) -> (Vec<String>, Vec<String>) {
+    (Vec::new(), Vec::new())
 }

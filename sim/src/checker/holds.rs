@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure_client::{Cause, Held, Lost, WaitLost};
 use tenure_core::time::Tick;
 
-use super::{AT_ONCE, State, overlaps};
+use super::{AT_ONCE, State, outages, overlaps};
 use crate::machine::{Client, ServerHandle};
 use crate::world::World;
 
@@ -53,6 +53,18 @@ impl Hold {
     }
 }
 
+impl Hold {
+    /// Whether its holder still believes in it.
+    pub(super) fn is_believed(&self) -> bool {
+        !self.told && !self.let_go && !self.over
+    }
+
+    /// The hand-out that it was last seen to count from.
+    pub(super) fn confirmed(&self) -> Option<Tick> {
+        self.confirmed
+    }
+}
+
 /// Looks at every hold. Gives back what is over, to be dropped once nothing is locked.
 pub(super) fn probe(state: &mut State, world: &World, server: &ServerHandle) -> Vec<Held> {
     let mut holds = std::mem::take(&mut state.holds);
@@ -87,6 +99,10 @@ pub(super) fn probe(state: &mut State, world: &World, server: &ServerHandle) -> 
             // A release may find its key expired, or have been repeated.
             if by_server && !hold.let_go && !broken {
                 say(format!("S7 lost without a reason: {lost}"));
+            }
+            if !hold.let_go {
+                let wrong = outages::judge(state, hold, &lost.cause, now);
+                wrong.into_iter().for_each(&mut say);
             }
         }
         if is_held && (hold.told || hold.let_go) {

@@ -9,7 +9,8 @@ use tenure_core::time::Tick;
 use super::traffic::{self, Traffic};
 use super::wire::{Wire, secret};
 use super::{Assumption, Assumptions, Want};
-use crate::tap::Seen;
+use crate::keys::Reply;
+use crate::tap::Command;
 
 /// A server counts whole milliseconds, from the beginning of each.
 const SERVER_TICK: Duration = Duration::from_millis(1);
@@ -157,20 +158,22 @@ impl Ledger {
             .for_each(|request| request.cloned = true);
     }
 
-    /// Checks what was on the wire by now.
-    pub(crate) fn take_in(&mut self, seen: Seen, now: Tick) {
-        if let Seen::Executed(command, _) = &seen
-            && let Wire::Clear { key, value } = Wire::of(&command.words)
-            && self
-                .traffic
-                .request_of(value)
-                .is_some_and(|id| self.requests[&id].cloned)
+    /// Checks a command that was handed out.
+    pub(crate) fn sent(&mut self, command: &Command) {
+        traffic::sent(self, command);
+    }
+
+    /// Takes in what a server has carried out by now, or refused.
+    pub(crate) fn executed(&mut self, command: &Command, reply: &Reply, now: Tick) {
+        if let Wire::Clear { key, value } = Wire::of(&command.words)
+            && let Some(id) = self.traffic.request_of(value)
+            && self.requests[&id].cloned
         {
             // One copy has released what the other still believes in.
             let key = String::from_utf8_lossy(key).into_owned();
             self.broken.insert((Some(key), Some(command.client)), now);
         }
-        traffic::take_in(self, seen);
+        traffic::executed(self, command, reply);
     }
 
     /// Commands of one turn may have different times from now on.

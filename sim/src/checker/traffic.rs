@@ -7,7 +7,8 @@ use tenure_core::time::Tick;
 use super::ledger::Ledger;
 use super::wire::{Wire, attempt, label, secret};
 use super::{Assumption, Wait};
-use crate::tap::{Command, Seen};
+use crate::keys::Reply;
+use crate::tap::Command;
 
 /// What the checker remembers of the wire.
 #[derive(Default)]
@@ -56,32 +57,31 @@ impl Traffic {
     }
 }
 
-pub(super) fn take_in(ledger: &mut Ledger, seen: Seen) {
-    match seen {
-        Seen::HandedOut(command) => {
-            let broken = handed_out(ledger, &command).and_then(|()| pays(ledger, &command));
-            if let Err(broken) = broken {
-                let at = command.at;
-                ledger
-                    .violations
-                    .push(format!("{at:?} {broken}: {command}"));
-            }
-        }
-        Seen::Executed(command, reply) => {
-            let wire = Wire::of(&command.words);
-            let (Wire::Acquire { ms, .. } | Wire::Swap { ms, .. }) = wire else {
-                return;
-            };
-            if wire.wrote(&reply)
-                && let Some(writes) = ledger.traffic.writes.get_mut(&ms)
-            {
-                let write = writes
-                    .iter_mut()
-                    .rev()
-                    .find(|write| write.stamp == command.stamp);
-                write.into_iter().for_each(|write| write.done = true);
-            }
-        }
+/// A whole command was handed out.
+pub(super) fn sent(ledger: &mut Ledger, command: &Command) {
+    let broken = handed_out(ledger, command).and_then(|()| pays(ledger, command));
+    if let Err(broken) = broken {
+        let at = command.at;
+        ledger
+            .violations
+            .push(format!("{at:?} {broken}: {command}"));
+    }
+}
+
+/// A server has carried out a command, or refused it.
+pub(super) fn executed(ledger: &mut Ledger, command: &Command, reply: &Reply) {
+    let wire = Wire::of(&command.words);
+    let (Wire::Acquire { ms, .. } | Wire::Swap { ms, .. }) = wire else {
+        return;
+    };
+    if wire.wrote(reply)
+        && let Some(writes) = ledger.traffic.writes.get_mut(&ms)
+    {
+        let write = writes
+            .iter_mut()
+            .rev()
+            .find(|write| write.stamp == command.stamp);
+        write.into_iter().for_each(|write| write.done = true);
     }
 }
 

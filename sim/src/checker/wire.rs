@@ -47,8 +47,14 @@ impl<'a> Wire<'a> {
     }
 
     fn set(key: &'a [u8], value: &'a [u8], options: &'a [Vec<u8>]) -> Wire<'a> {
-        let words: Vec<&[u8]> = options.iter().map(Vec::as_slice).collect();
-        match words.as_slice() {
+        let mut words: [&[u8]; 5] = [b""; 5];
+        let Some(known) = words.get_mut(..options.len()) else {
+            return Wire::Unknown;
+        };
+        for (to, from) in known.iter_mut().zip(options) {
+            *to = from;
+        }
+        match &*known {
             [b"NX", b"GET", b"PX", ms] | [b"NX", b"PX", ms] => Wire::Acquire {
                 key,
                 value,

@@ -165,6 +165,57 @@ pub(super) fn start(stage: &Stage, kinds: Vec<Fault>, counted: &Arc<Mutex<BTreeM
     });
 }
 
+/// Begins to do nothing but outages, one at a time, of any part of a lease.
+pub(super) fn start_outages(stage: &Stage, counted: &Arc<Mutex<BTreeMap<Fault, u64>>>) {
+    let (busy, stage, counted) = (stage.busy("outages"), stage.clone(), Arc::clone(counted));
+    stage.world.clone().spawn(async move {
+        let _busy = busy;
+        let (world, server) = (&stage.world, &stage.server);
+        let most = stage.pace.leases.1;
+        loop {
+            world.sleep(world.up_to(most)).await;
+            let kinds = [
+                Fault::Silence,
+                Fault::Deafness,
+                Fault::Cut,
+                Fault::Refuse,
+                Fault::Freeze,
+                Fault::Restart,
+            ];
+            let fault = kinds[world.below(kinds.len() as u64) as usize];
+            let span = match fault {
+                Fault::Cut => Duration::ZERO,
+                _ => world.up_to(most),
+            };
+            let victim = victim(&stage);
+            world.note(|| format!("OUTAGE {fault:?} of {span:?} at client {}", victim.id()));
+            *lock(&counted).entry(fault).or_default() += 1;
+            let everybody = matches!(fault, Fault::Freeze | Fault::Restart);
+            stage.checker.outage_begins((!everybody).then_some(&victim));
+            match fault {
+                Fault::Silence => victim.link(server, |link| link.silent = true),
+                Fault::Deafness => victim.link(server, |link| link.deaf = true),
+                Fault::Freeze => server.freeze(),
+                Fault::Restart => server.stop(),
+                _ => {
+                    victim.link(server, |link| link.refuses = fault == Fault::Refuse);
+                    victim.cut(server);
+                }
+            }
+            world.sleep(span).await;
+            match fault {
+                Fault::Freeze => server.thaw(),
+                Fault::Restart => server.start(true),
+                _ => victim.link(server, |link| *link = Link::default()),
+            }
+            stage.checker.outage_ends();
+            if !stage.goes_on() {
+                return;
+            }
+        }
+    });
+}
+
 async fn inflict(stage: &Stage, fault: Fault) {
     let (world, server) = (&stage.world, &stage.server);
     let span = |most| stage.up_to(most);
