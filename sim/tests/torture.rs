@@ -1,5 +1,6 @@
 //! Random histories, and that the checker would cry if a promise were broken.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tenure_client::{Config, Locks};
@@ -8,7 +9,8 @@ use tenure_sim::{Client, Dialect, ServerHandle, Sim, core_level, history};
 
 #[test]
 fn a_few_hundred_histories_keep_every_promise() {
-    for seed in 0..200 {
+    let mut met = BTreeSet::new();
+    for seed in 0..250 {
         let report = history::run(seed, false);
         assert!(
             report.violations.is_empty(),
@@ -16,11 +18,17 @@ fn a_few_hundred_histories_keep_every_promise() {
             report.violations
         );
         assert_eq!(report.lacks(), None, "seed {seed}");
+        met.extend(report.faults.into_keys());
     }
+    assert!(
+        history::faults().all(|fault| met.contains(&fault)),
+        "{met:?}"
+    );
 }
 
 #[test]
 fn a_thousand_histories_of_the_machine_alone_keep_every_promise() {
+    let mut met = BTreeSet::new();
     for seed in 0..1_500 {
         let report = core_level::run(seed, false);
         assert!(
@@ -29,7 +37,10 @@ fn a_thousand_histories_of_the_machine_alone_keep_every_promise() {
             report.violations
         );
         assert_eq!(report.lacks(), None, "seed {seed}");
+        met.extend(report.faults.into_keys());
     }
+    let faults = core_level::FAULTS;
+    assert!(faults.iter().all(|fault| met.contains(fault)), "{met:?}");
 }
 
 #[test]
@@ -107,4 +118,86 @@ fn an_overlap_is_reported_where_the_assumption_is_made() {
 fn an_overlap_is_excused_where_the_assumption_is_given_up() {
     let said = both_hold(Assumptions::ALL.without(Assumption::A3));
     assert!(said.is_empty(), "{said:?}");
+}
+
+/// A client whose clock is far too slow believes in a lease that the server has let expire, and somebody else has the name.
+fn slow_clock(assumed: Assumptions) -> Vec<String> {
+    let mut sim = Sim::new(4);
+    let world = sim.world();
+    let server = world.server("db", Dialect::Redis8);
+    let (a, b) = (world.client_with_drift(-400_000), world.client());
+    let checker = Checker::new(&world, &server, assumed);
+    sim.block_on(async move {
+        let slow = connect(&checker, &a, &server).await;
+        let other = connect(&checker, &b, &server).await;
+        let ask = checker.ask(&a, "n", Want::a_try(Duration::from_secs(5)));
+        ask.begun(false);
+        let request = slow.lock("n").options(ask.options());
+        let old = ask.acquired(request.acquire().await.unwrap());
+        a.link(&server, |link| link.silent = true);
+        world.sleep(Duration::from_millis(5_100)).await;
+        let ask = checker.ask(&b, "n", Want::a_try(Duration::from_secs(5)));
+        ask.begun(false);
+        let request = other.lock("n").options(ask.options());
+        let new = ask.acquired(request.acquire().await.unwrap());
+        assert!(old.is_held() && new.is_held());
+        let said = checker.violations();
+        drop((old, new));
+        checker.finish();
+        said
+    })
+}
+
+#[test]
+fn a_clock_that_is_too_slow_is_excused_only_where_that_is_given_up() {
+    let said = slow_clock(Assumptions::ALL);
+    assert!(
+        said.iter().any(|text| text.contains("is held twice")),
+        "{said:?}"
+    );
+    let said = slow_clock(Assumptions::ALL.without(Assumption::A2));
+    assert!(said.is_empty(), "{said:?}");
+}
+
+/// A hold in a world where nothing goes wrong but `really`, while the checker is told of an outage of `said`.
+fn outage(really: Duration, said: Duration) -> Vec<String> {
+    let mut sim = Sim::new(5);
+    let world = sim.world();
+    let server = world.server("db", Dialect::Redis8);
+    let client = world.client();
+    let checker = Checker::new(&world, &server, Assumptions::ALL);
+    checker.only_outages();
+    sim.block_on(async move {
+        let locks = connect(&checker, &client, &server).await;
+        let ask = checker.ask(&client, "n", Want::a_try(Duration::from_secs(3)));
+        ask.begun(false);
+        let request = locks.lock("n").options(ask.options());
+        let guard = ask.acquired(request.acquire().await.unwrap());
+        let ends = world.now() + really.max(said);
+        client.link(&server, |link| link.silent = !really.is_zero());
+        checker.outage_begins(Some(&client));
+        let (told, mut over) = (world.now() + said, false);
+        while world.now() < ends {
+            world.sleep(Duration::from_millis(5)).await;
+            checker.probe();
+            if world.now() >= told && !std::mem::replace(&mut over, true) {
+                checker.outage_ends();
+            }
+        }
+        let said = checker.violations();
+        drop(guard);
+        checker.finish();
+        said
+    })
+}
+
+#[test]
+fn s7_a_loss_that_is_not_worth_its_outage_is_reported() {
+    let ms = Duration::from_millis;
+    assert_eq!(outage(ms(900), ms(900)), Vec::<String>::new());
+    assert_eq!(outage(ms(2_500), ms(2_500)), Vec::<String>::new());
+    let said = outage(ms(2_500), ms(900));
+    assert!(said[0].contains("ended a hold"), "{said:?}");
+    let said = outage(ms(0), ms(2_500));
+    assert!(said[0].contains("did not end the hold"), "{said:?}");
 }
