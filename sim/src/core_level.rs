@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use tenure_core::config::Wait;
+use tenure_core::lease::Cause;
 use tenure_core::leases::{LeaseId, Notice, Request};
 use tenure_core::mux::Output;
 use tenure_core::names::Names;
@@ -96,7 +97,7 @@ pub fn run(seed: u64, record: bool) -> Report {
     let dialect = Dialect::ALL[(rng.next_u64() % Dialect::ALL.len() as u64) as usize];
     let start = Tick::from_micros(0);
     let epoch = Duration::from_secs(1_700_000_000);
-    let assumed = draw_assumptions(&mut rng);
+    let assumed = harm::draw_assumptions(&mut rng);
     // What the margin allows, or far more.
     let most: i64 = match assumed.has(Assumption::A2) {
         true => 40_000,
@@ -137,26 +138,6 @@ pub fn run(seed: u64, record: bool) -> Report {
     }
     play.play();
     play.report
-}
-
-/// Half of the histories keep every assumption but the one about zombies, so that nothing is excused.
-fn draw_assumptions(rng: &mut Rng) -> Assumptions {
-    let mut assumed = Assumptions::ALL.without(Assumption::A7);
-    let bits = rng.next_u64();
-    let loose = [
-        Assumption::A1,
-        Assumption::A2,
-        Assumption::A3,
-        Assumption::A4,
-        Assumption::A5,
-        Assumption::A6,
-    ];
-    for (at, assumption) in loose.into_iter().enumerate() {
-        if bits & 1 == 0 && bits >> (2 * at + 1) & 3 == 0 {
-            assumed = assumed.without(assumption);
-        }
-    }
-    assumed
 }
 
 impl Play {
@@ -320,14 +301,14 @@ impl Play {
     }
 
     fn told(&mut self, node: usize, id: LeaseId, notice: &Notice) {
-        let stamp = self.stamp();
+        let (now, stamp) = (self.local(node), self.stamp());
         self.note(|| format!("node {node} lease {} is told {notice:?}", id.to_bits()));
         let Some(live) = self.nodes[node].leases.get_mut(&id.to_bits()) else {
             // Dropped before it was told.
             return;
         };
-        let request = live.request;
-        let fits = match (notice, live.stage) {
+        let (request, stage) = (live.request, live.stage);
+        let fits = match (notice, stage) {
             (Notice::Acquired { .. }, Stage::Asked) => {
                 live.stage = Stage::Held;
                 self.report.grants += 1;
@@ -340,10 +321,15 @@ impl Play {
                 return;
             }
             (Notice::Renewed { .. } | Notice::RenewalFailed(_), Stage::Held) => true,
-            (Notice::Lost { .. }, Stage::Held) => {
+            (Notice::Lost { lost, .. }, Stage::Held) => {
                 live.stage = Stage::Lost;
                 self.ledger.lose(request, stamp);
                 self.report.losses += 1;
+                if matches!(lost.cause, Cause::Expired { .. }) {
+                    let left = lost.stop_by.saturating_since(now);
+                    let given_up = self.ledger.given_up(request, left);
+                    given_up.unwrap_or_else(|text| self.say(text));
+                }
                 true
             }
             (Notice::Released { .. } | Notice::Lost { .. }, Stage::Releasing) => {
@@ -355,7 +341,6 @@ impl Play {
             _ => false,
         };
         if !fits {
-            let stage = live.stage;
             self.say(format!("S8 {notice:?} told to {stage:?}"));
         }
     }

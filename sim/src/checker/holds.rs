@@ -100,6 +100,10 @@ pub(super) fn probe(state: &mut State, world: &World, server: &ServerHandle) -> 
             if by_server && !hold.let_go && !broken {
                 say(format!("S7 lost without a reason: {lost}"));
             }
+            if matches!(lost.cause, Cause::Expired { .. }) {
+                let given_up = state.ledger.given_up(hold.request, view.stop_window(lost));
+                given_up.unwrap_or_else(&mut say);
+            }
             if !hold.let_go {
                 let wrong = outages::judge(state, hold, &lost.cause, now);
                 wrong.into_iter().for_each(&mut say);

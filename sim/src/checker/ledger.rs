@@ -124,6 +124,19 @@ impl Ledger {
         }
     }
 
+    /// S7: a hold that is given up for want of a renewal has no more than its stop window left. Nothing but the key gone or
+    /// changed ends it sooner, and an error reply least of all.
+    pub(crate) fn given_up(&self, id: u64, left: Duration) -> Result<(), String> {
+        let terms = &self.requests[&id].terms;
+        let window = terms.validity() - terms.give_up_after();
+        match left <= window {
+            true => Ok(()),
+            false => Err(format!(
+                "S7 request {id} is given up with {left:?} left, of a stop window of {window:?}"
+            )),
+        }
+    }
+
     /// The guard of a hold is gone. An abandoned hold is not even cleared.
     pub(crate) fn let_go(&mut self, id: u64, abandoned: bool, stamp: u64, now: Tick) {
         if let Some(request) = self.requests.get_mut(&id) {

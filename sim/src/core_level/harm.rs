@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use tenure_core::rng::Rng;
+
 use super::{NAMES, Node, Play};
-use crate::checker::Assumption;
+use crate::checker::{Assumption, Assumptions};
 use crate::history::Fault;
 use crate::keys::Held;
 use crate::server::Mood;
@@ -39,6 +41,26 @@ pub const FAULTS: &[Fault] = &[
 
 /// The most machines there are, copies among them.
 const MOST: usize = 5;
+
+/// Half of the histories keep every assumption but the one about zombies, so that nothing is excused.
+pub(super) fn draw_assumptions(rng: &mut Rng) -> Assumptions {
+    let mut assumed = Assumptions::ALL.without(Assumption::A7);
+    let bits = rng.next_u64();
+    let loose = [
+        Assumption::A1,
+        Assumption::A2,
+        Assumption::A3,
+        Assumption::A4,
+        Assumption::A5,
+        Assumption::A6,
+    ];
+    for (at, assumption) in loose.into_iter().enumerate() {
+        if bits & 1 == 0 && bits >> (2 * at + 1) & 3 == 0 {
+            assumed = assumed.without(assumption);
+        }
+    }
+    assumed
+}
 
 impl Play {
     /// Something goes wrong, perhaps for this one.
