@@ -43,6 +43,12 @@ pub trait Binding: Send + Sync + 'static {
     /// The system has no entropy: then no lock is asked for.
     fn entropy(&self, bytes: &mut [u8]) -> io::Result<()>;
 
+    /// The process that made this binding, if it is not the running one: a fork has copied it. A copy sends nothing, reads
+    /// nothing and holds nothing. `None` where nobody looks, which is cheaper.
+    fn forked_from(&self) -> Option<u32> {
+        None
+    }
+
     /// Unix time in milliseconds. It is only shown to people.
     fn unix_ms(&self) -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -56,6 +62,15 @@ pub trait Binding: Send + Sync + 'static {
 pub trait Stream: Send + 'static {
     /// Reads what has arrived, or registers the task; 0 is the end of the stream.
     fn poll_read(&mut self, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>>;
+
+    /// Reads what has arrived, without waiting and without registering anybody: for a [`Pump`](crate::Pump).
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing has, or when only the driver can read.
+    fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let _ = bytes;
+        Err(io::ErrorKind::WouldBlock.into())
+    }
 
     /// Writes what the transport takes without waiting; needs no task and no runtime context.
     ///

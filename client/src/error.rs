@@ -34,6 +34,11 @@ pub enum Error {
     NotHeld,
     /// The client was closed, or the runtime that drove it has ended.
     Closed,
+    /// The client was made before this process was forked off: it works on in the process that made it. Connect anew.
+    Forked {
+        /// The process that made it.
+        process: u32,
+    },
 }
 
 /// What lies behind an error.
@@ -115,6 +120,11 @@ impl fmt::Display for Error {
             Error::Closed => {
                 f.write_str("closed: the client was closed, or the runtime that drove it has ended")
             }
+            Error::Forked { process } => write!(
+                f,
+                "forked: this client was made in process {process} and works there only; connect anew in process {}",
+                std::process::id()
+            ),
         }
     }
 }

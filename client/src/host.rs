@@ -24,6 +24,7 @@ use crate::hold::{Hold, Told};
 use crate::locks::Locks;
 use crate::observer::Observer;
 use crate::options::LockOptions;
+use crate::pump::{Pump, Pumped, Reading, Room};
 use crate::store::{End, Store};
 use crate::untold::Untold;
 use crate::waiters::{self, For, Waiters};
@@ -47,6 +48,10 @@ pub(crate) trait Machine: Send + 'static {
     fn flush(&mut self, now: Tick, signals: &mut Vec<Signal>);
     /// Takes in what has arrived, registering the task for more.
     fn poll_in(&mut self, cx: &mut Context<'_>) -> Arrived;
+    /// Takes in what has arrived, without registering anybody.
+    fn take_in(&mut self) -> Arrived;
+    /// Commands without an answer on the open transport, if there is one.
+    fn in_flight(&self) -> Option<usize>;
     /// Waits for what a flush had to leave. Ready when a flush may go on.
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<()>;
     /// Whether only the driver can go on with what a flush had to leave.
@@ -88,6 +93,7 @@ pub(crate) fn open<M: Machine, B: Binding>(
             over: Vec::new(),
             signals: Vec::new(),
             driver: None,
+            reading: Reading::default(),
             armed: Tick::MAX,
             ready: None,
             waiting: Waiters::default(),
@@ -99,13 +105,14 @@ pub(crate) fn open<M: Machine, B: Binding>(
         binding,
     });
     let locks = Locks::new(Arc::new(Handle(Arc::clone(&shared)))).with_defaults(defaults);
+    let pump = Pump::new(Arc::<Shared<M, B>>::clone(&shared));
     let driving = Driving {
         shared,
         timer: None,
-        wakers: Vec::new(),
-        over: Vec::new(),
+        room: Room::default(),
     };
-    Ok((locks, Driver(Box::pin(driving))))
+    let driving = Box::pin(driving);
+    Ok((locks, Driver { driving, pump }))
 }
 
 fn fill<B: Binding>(binding: &B, bytes: &mut [u8]) -> Result<(), Error> {
@@ -129,6 +136,7 @@ struct State<M> {
     over: Vec<Arc<Hold>>,
     signals: Vec<Signal>,
     driver: Option<Waker>,
+    reading: Reading,
     /// What the driver's timer is set to.
     armed: Tick,
     /// Whether the server has been reached, or why not.
@@ -154,8 +162,7 @@ impl<M: Machine, B: Binding> Shared<M, B> {
         let now = self.binding.now_for_sending();
         let result = change(&mut state, now, &mut wakers);
         state.flush(now, self.observer.is_some(), &mut wakers);
-        let due = state.machine.deadline(now).unwrap_or(Tick::MAX);
-        if due < state.armed || state.machine.needs_driver() || state.is_over() {
+        if state.needs_driver(now) {
             wakers.extend(state.driver.clone());
         }
         // Mostly there are none, and the driver keeps the room for them.
@@ -203,6 +210,14 @@ impl<M: Machine, B: Binding> Shared<M, B> {
 impl<M: Machine> State<M> {
     fn is_over(&self) -> bool {
         self.closed && self.machine.leases().is_empty()
+    }
+
+    /// Whether the driver has to look at what a caller has done.
+    fn needs_driver(&self, now: Tick) -> bool {
+        self.machine.deadline(now).unwrap_or(Tick::MAX) < self.armed
+            || self.machine.needs_driver()
+            || self.is_over()
+            || self.reading.needs_driver(|| self.machine.in_flight())
     }
 
     fn flush(&mut self, now: Tick, observed: bool, wakers: &mut Vec<Waker>) {
@@ -292,18 +307,83 @@ impl<M: Machine> State<M> {
     }
 }
 
+impl<M: Machine, B: Binding> Pumped for Shared<M, B> {
+    fn turn(&self, room: &mut Room) -> bool {
+        let Room { wakers, over } = room;
+        let mut state = self.lock();
+        let Arrived { at, more } = state.machine.take_in();
+        let now = at.unwrap_or_else(|| self.binding.now());
+        state.flush(now, self.observer.is_some(), wakers);
+        let in_flight = state.machine.in_flight();
+        let goes_on = state.reading.goes_on(in_flight);
+        if more || state.needs_driver(now) {
+            wakers.extend(state.driver.clone());
+        }
+        std::mem::swap(&mut state.over, over);
+        drop(state);
+        over.clear();
+        self.tell(wakers);
+        goes_on
+    }
+
+    fn borrow(&self) -> bool {
+        let mut state = self.lock();
+        let in_flight = state.machine.in_flight();
+        state.reading.borrow(in_flight)
+    }
+
+    fn give_back(&self) {
+        let mut state = self.lock();
+        state.reading.give_back();
+        let driver = match state.reading.needs_driver(|| state.machine.in_flight()) {
+            true => state.driver.clone(),
+            false => None,
+        };
+        drop(state);
+        driver.into_iter().for_each(Waker::wake);
+    }
+
+    fn look_away(&self) -> bool {
+        let mut state = self.lock();
+        // What a flush had to leave only the driver can send, once the transport takes it.
+        let in_flight = match state.machine.needs_driver() {
+            true => None,
+            false => state.machine.in_flight(),
+        };
+        state.reading.look_away(in_flight)
+    }
+}
+
 /// The store that callers hold. When the last of them is gone, the driver ends.
 struct Handle<M: Machine, B: Binding>(Arc<Shared<M, B>>);
 
+impl<M: Machine, B: Binding> Handle<M, B> {
+    /// The lock of a copy may never be given back, and its socket is not its own: nothing is touched.
+    fn is_copy(&self) -> bool {
+        self.0.binding.forked_from().is_some()
+    }
+}
+
 impl<M: Machine, B: Binding> Drop for Handle<M, B> {
     fn drop(&mut self) {
+        if self.is_copy() {
+            return;
+        }
         // No handle, no guard, no future is left: only clean-ups can be.
         self.0.change(|state, now, _| state.close(now));
     }
 }
 
 impl<M: Machine, B: Binding> Store for Handle<M, B> {
+    fn refusal(&self) -> Option<Error> {
+        let process = self.0.binding.forked_from()?;
+        Some(Error::Forked { process })
+    }
+
     fn acquire(&self, options: &LockOptions, hold: &Arc<Hold>) {
+        if let Some(error) = self.refusal() {
+            return hold.fail(error);
+        }
         let terms = match options.lease.build() {
             Ok(terms) => terms,
             Err(error) => return hold.fail(error.into()),
@@ -337,6 +417,9 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
     }
 
     fn end(&self, hold: &Arc<Hold>, how: End) {
+        if self.is_copy() {
+            return;
+        }
         let Some(id) = hold.id() else { return };
         let observed = self.0.observer.is_some();
         self.0.change(|state, now, wakers| {
@@ -361,13 +444,19 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
     }
 
     fn renew(&self, hold: &Arc<Hold>) {
+        if self.is_copy() {
+            return;
+        }
         let Some(id) = hold.id() else { return };
         self.0
             .change(|state, now, _| state.machine.renew_now(now, id));
     }
 
     fn now(&self) -> Tick {
-        self.0.binding.now()
+        match self.is_copy() {
+            true => Tick::MAX,
+            false => self.0.binding.now(),
+        }
     }
 
     fn now_for_sending(&self) -> Tick {
@@ -379,6 +468,9 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
         watcher: &mut Option<u32>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
+        if let Some(error) = self.refusal() {
+            return Poll::Ready(Err(error));
+        }
         let _old;
         let mut state = self.0.lock();
         match &state.ready {
@@ -392,6 +484,9 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
     }
 
     fn close(&self) {
+        if self.is_copy() {
+            return;
+        }
         self.0.change(|state, now, wakers| {
             state.close(now);
             // Those who wait to be ready never will be.
@@ -400,6 +495,9 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
     }
 
     fn poll_closed(&self, watcher: &mut Option<u32>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_copy() {
+            return Poll::Ready(());
+        }
         let _old;
         let mut state = self.0.lock();
         if state.gone || state.is_over() {
@@ -410,6 +508,9 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
     }
 
     fn unwatch(&self, watcher: Option<u32>) {
+        if watcher.is_none() || self.is_copy() {
+            return;
+        }
         let waker = self.0.lock().waiting.remove(watcher);
         drop(waker);
     }
@@ -421,13 +522,23 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
 /// If it is dropped before - its runtime ends - the client is closed: requests fail, holds are told, and what a dropped
 /// guard still has to release is written as far as the socket takes it.
 #[must_use = "nothing is read and nothing is renewed unless the driver is run: spawn it"]
-pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
+pub struct Driver {
+    driving: Pin<Box<dyn Future<Output = ()> + Send>>,
+    pump: Pump,
+}
+
+impl Driver {
+    /// With which other threads take in what has arrived. May change before 1.0.
+    pub fn pump(&self) -> Pump {
+        self.pump.clone()
+    }
+}
 
 impl Future for Driver {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(cx)
+        self.driving.as_mut().poll(cx)
     }
 }
 
@@ -441,9 +552,7 @@ struct Driving<M: Machine, B: Binding> {
     shared: Arc<Shared<M, B>>,
     /// Made at the first poll, which is inside the runtime.
     timer: Option<Pin<Box<B::Timer>>>,
-    /// Kept between polls, so that they need not grow anew.
-    wakers: Vec<Waker>,
-    over: Vec<Arc<Hold>>,
+    room: Room,
 }
 
 impl<M: Machine, B: Binding> Driving<M, B> {
@@ -452,8 +561,7 @@ impl<M: Machine, B: Binding> Driving<M, B> {
         let Driving {
             shared,
             timer,
-            wakers,
-            over,
+            room: Room { wakers, over },
         } = self;
         let timer = timer.get_or_insert_with(|| Box::pin(shared.binding.timer()));
         let mut state = shared.lock();
@@ -520,8 +628,8 @@ impl<M: Machine, B: Binding> Future for Driving<M, B> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let poll = self.turn(cx);
-        let Driving { shared, wakers, .. } = &mut *self;
-        shared.tell(wakers);
+        let Driving { shared, room, .. } = &mut *self;
+        shared.tell(&mut room.wakers);
         poll
     }
 }

@@ -15,6 +15,7 @@
 //! | `store` | the seam for an engine: messages in, a slot out, no futures |
 //! | `host` | one locked machine with its holds, shared by callers and driver |
 //! | `redis`, `memory` | the stores here |
+//! | `pump` | reading by the callers' own threads |
 //! | `binding` | the seam for a runtime |
 //! | `system` | with the feature `system`: the clock and the entropy that bindings share |
 
@@ -28,6 +29,7 @@ mod locks;
 mod memory;
 mod observer;
 mod options;
+mod pump;
 mod redis;
 pub mod store;
 #[cfg(feature = "system")]
@@ -45,6 +47,7 @@ pub use locks::{Acquiring, Attempt, Closing, Locks, Ready, Request, Trying};
 pub use memory::memory_with;
 pub use observer::{Event, Observer};
 pub use options::LockOptions;
+pub use pump::{Pump, Room};
 pub use redis::connect_with;
 pub use tenure_core::config::Wait;
 pub use tenure_core::conn::{Flavour, ServerInfo};

@@ -138,9 +138,13 @@ impl Held {
     /// `Ok` while the lock is held.
     ///
     /// # Errors
-    /// [`Error::Lost`] with the cause; [`Error::NotHeld`] once it was released or abandoned.
+    /// [`Error::Lost`] with the cause; [`Error::NotHeld`] once it was released or abandoned; [`Error::Forked`] in a process that
+    /// was forked off, which holds nothing.
     pub fn check(&self) -> Result<(), Error> {
-        self.hold.check(self.store.now())
+        match self.store.refusal() {
+            Some(error) => Err(error),
+            None => self.hold.check(self.store.now()),
+        }
     }
 
     /// How long the lock stays held if nothing is renewed any more; zero when it is not held.
@@ -165,6 +169,7 @@ impl Held {
         WaitLost {
             hold: Arc::clone(&self.hold),
             watcher: None,
+            copy: self.store.refusal().is_some(),
         }
     }
 
@@ -235,20 +240,35 @@ impl Future for Release {
 pub struct WaitLost {
     hold: Arc<Hold>,
     watcher: Option<u32>,
+    /// In a forked process, for which the client is closed.
+    copy: bool,
 }
 
 impl Future for WaitLost {
     type Output = Lost;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Lost> {
-        let WaitLost { hold, watcher } = &mut *self;
+        let WaitLost {
+            hold,
+            watcher,
+            copy,
+        } = &mut *self;
+        if *copy {
+            return Poll::Ready(Lost {
+                cause: Cause::Closed,
+                by: None,
+                stop_by: Tick::ZERO,
+            });
+        }
         hold.poll_lost(watcher, cx)
     }
 }
 
 impl Drop for WaitLost {
     fn drop(&mut self) {
-        self.hold.unwatch(self.watcher);
+        if self.watcher.is_some() {
+            self.hold.unwatch(self.watcher);
+        }
     }
 }
 

@@ -177,6 +177,14 @@ impl Machine for Memory {
         Arrived::default()
     }
 
+    fn take_in(&mut self) -> Arrived {
+        Arrived::default()
+    }
+
+    fn in_flight(&self) -> Option<usize> {
+        None
+    }
+
     fn poll_out(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
         Poll::Pending
     }

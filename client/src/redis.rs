@@ -76,18 +76,29 @@ impl<B: Binding> Redis<B> {
             let Poll::Ready(read) = stream.poll_read(cx, self.mux.recv_space()) else {
                 return Arrived { at, more: false };
             };
-            // Read after the bytes: what has expired by now, no OK among them revives.
-            let now = self.binding.now();
+            let (now, open) = self.received(read);
             at = Some(now);
-            match read {
-                Ok(0) | Err(_) => {
-                    self.mux.handle_disconnected(now);
-                    return Arrived { at, more: false };
-                }
-                Ok(n) => self.mux.received(now, n),
+            if !open {
+                return Arrived { at, more: false };
             }
         }
         Arrived { at, more: true }
+    }
+
+    /// Hands over what a read gave. The time, read after the bytes: what has expired by now, no OK among them revives. And
+    /// whether the transport is still open.
+    fn received(&mut self, read: io::Result<usize>) -> (Tick, bool) {
+        let now = self.binding.now();
+        match read {
+            Ok(0) | Err(_) => {
+                self.mux.handle_disconnected(now);
+                (now, false)
+            }
+            Ok(n) => {
+                self.mux.received(now, n);
+                (now, true)
+            }
+        }
     }
 
     fn write(&mut self, now: Tick, signals: &mut Vec<Signal>) {
@@ -125,6 +136,13 @@ impl<B: Binding> Redis<B> {
             }
         }
     }
+}
+
+fn would_block(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 impl<B: Binding> Machine for Redis<B> {
@@ -186,6 +204,35 @@ impl<B: Binding> Machine for Redis<B> {
             }
         }
         self.read(cx)
+    }
+
+    fn take_in(&mut self) -> Arrived {
+        let mut at = None;
+        for _ in 0..READS {
+            let Transport::Open(stream) = &mut self.transport else {
+                return Arrived { at, more: false };
+            };
+            let space = self.mux.recv_space();
+            let (room, read) = (space.len(), stream.try_read(space));
+            if matches!(&read, Err(error) if would_block(error)) {
+                return Arrived { at, more: false };
+            }
+            // As good as empty then; the end of the stream, if it is next, is seen by the next wait.
+            let short = matches!(read, Ok(n) if n < room);
+            let (now, open) = self.received(read);
+            at = Some(now);
+            if short || !open {
+                return Arrived { at, more: false };
+            }
+        }
+        Arrived { at, more: true }
+    }
+
+    fn in_flight(&self) -> Option<usize> {
+        match self.transport {
+            Transport::Open(_) => Some(self.mux.unanswered()),
+            _ => None,
+        }
     }
 
     fn poll_out(&mut self, cx: &mut Context<'_>) -> Poll<()> {

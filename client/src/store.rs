@@ -14,6 +14,11 @@ use crate::options::LockOptions;
 /// An engine that keeps leases. Every method returns at once, may be called from any thread, and needs
 /// no runtime context.
 pub trait Store: Send + Sync + 'static {
+    /// Why nobody may wait for this store, or believe in what it holds, in this process: [`Error::Forked`].
+    fn refusal(&self) -> Option<Error> {
+        None
+    }
+
     /// Asks for the lock that the hold names. What becomes of it is told to the hold.
     fn acquire(&self, options: &LockOptions, hold: &Arc<Hold>);
 
@@ -23,7 +28,7 @@ pub trait Store: Send + Sync + 'static {
     /// Renews as soon as possible; told to the hold.
     fn renew(&self, hold: &Arc<Hold>);
 
-    /// The current time, freshly read.
+    /// The current time, freshly read; the end of time where there is a [`refusal`](Store::refusal).
     fn now(&self) -> Tick;
 
     /// The current time where an earlier one is as safe, cheaply read.

@@ -207,6 +207,11 @@ impl<T: Copy> Conn<T> {
         self.tx.len() - self.taken
     }
 
+    /// Commands without an answer, those of the handshake and those that have not left yet included.
+    pub fn unanswered(&self) -> usize {
+        self.fifo.len()
+    }
+
     /// The error reply that ended the handshake, or empty.
     pub fn fault_text(&self) -> &[u8] {
         &self.fault_text

@@ -199,6 +199,11 @@ impl Mux {
         self.link == Link::Up
     }
 
+    /// Commands on the connection without an answer.
+    pub fn unanswered(&self) -> usize {
+        self.conn.unanswered()
+    }
+
     /// Whether it was closed and everything has been released or has expired.
     pub fn is_finished(&self) -> bool {
         self.leases.is_finished()
