@@ -1,0 +1,316 @@
+//! The driver's thread, and what it shares with the binding and the callers.
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use mio::{Events, Poll as Poller, Registry, Token};
+use tenure_client::binding::{Binding, Endpoint, Timer};
+use tenure_client::system::{self, Clock};
+use tenure_client::{Driver, Tick};
+
+use crate::dial::{Dial, Resolution};
+use crate::on_lost::Watch;
+use crate::socket::{BlockingStream, Socket};
+
+const WAKE: Token = Token(0);
+pub(crate) const SOCKET: Token = Token(1);
+
+/// While callers read by themselves the driver looks this often whether they still do. Only then may it see the end of an
+/// idle connection so late.
+const SLACK: Duration = Duration::from_millis(50);
+
+/// The driver's thread polls its future.
+const RUNNING: u8 = 0;
+/// It was woken and has not looked yet.
+const NOTIFIED: u8 = 1;
+/// It is in its poller, or about to be.
+const SLEEPING: u8 = 2;
+
+thread_local! {
+    static IS_DRIVER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is that of a driver: it must not wait for one.
+pub(crate) fn on_driver_thread() -> bool {
+    IS_DRIVER.get()
+}
+
+/// What the driver's thread shares with its binding, and with callers.
+pub(crate) struct Hub {
+    process: u32,
+    clock: Clock,
+    registry: Registry,
+    alarm: mio::Waker,
+    state: AtomicU8,
+    /// When the timer fires, in microseconds.
+    due: AtomicU64,
+    /// The thread has woken for that: once is enough, if the future has lost interest in its timer.
+    rung: AtomicBool,
+    /// When the dial goes on to its next address.
+    patience: AtomicU64,
+    /// The open socket.
+    socket: Mutex<Option<Arc<Socket>>>,
+    resolving: Mutex<Option<Arc<Resolution>>>,
+    /// Losses that are to be told on the driver's thread; none once that has ended.
+    fired: Mutex<Option<Vec<Arc<Watch>>>>,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Hub {
+    /// A hub, and the poller for its thread.
+    pub(crate) fn new() -> io::Result<(Arc<Hub>, Poller)> {
+        let poller = Poller::new()?;
+        let hub = Hub {
+            process: std::process::id(),
+            clock: Clock::new(),
+            registry: poller.registry().try_clone()?,
+            alarm: mio::Waker::new(poller.registry(), WAKE)?,
+            state: AtomicU8::new(RUNNING),
+            due: AtomicU64::new(NEVER),
+            rung: AtomicBool::new(false),
+            patience: AtomicU64::new(NEVER),
+            socket: Mutex::new(None),
+            resolving: Mutex::new(None),
+            fired: Mutex::new(Some(Vec::new())),
+        };
+        Ok((Arc::new(hub), poller))
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The driver's future is to be polled.
+    pub(crate) fn wake(&self) {
+        if self.state.swap(NOTIFIED, Ordering::AcqRel) == SLEEPING {
+            // It fails only where the poller is gone, and then so is the thread.
+            let _ = self.alarm.wake();
+        }
+    }
+
+    /// The open socket, to be waited on.
+    #[cfg(unix)]
+    pub(crate) fn socket(&self) -> Option<Arc<Socket>> {
+        lock(&self.socket).clone()
+    }
+
+    pub(crate) fn set_socket(&self, socket: &Arc<Socket>) {
+        *lock(&self.socket) = Some(Arc::clone(socket));
+    }
+
+    /// The client has let go of it: nobody is to wait on it any more.
+    pub(crate) fn forget(&self, socket: &Arc<Socket>) {
+        let mut open = lock(&self.socket);
+        // Taken out of the poller by hand: another process that was forked off may keep the connection open.
+        socket.watch(false, &self.registry);
+        if open.as_ref().is_some_and(|open| Arc::ptr_eq(open, socket)) {
+            *open = None;
+        }
+    }
+
+    pub(crate) fn resolving(&self) -> MutexGuard<'_, Option<Arc<Resolution>>> {
+        lock(&self.resolving)
+    }
+
+    pub(crate) fn have_patience(&self, span: Option<Duration>) {
+        let until = span.map_or(NEVER, |span| (self.clock.now() + span).as_micros());
+        self.patience.store(until, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_out_of_patience(&self) -> bool {
+        self.clock.now().as_micros() >= self.patience.load(Ordering::Relaxed)
+    }
+
+    /// How long the driver may sleep.
+    fn timeout(&self, away: bool) -> Option<Duration> {
+        let due = match self.rung.load(Ordering::Relaxed) {
+            true => NEVER,
+            false => self.due.load(Ordering::Relaxed),
+        };
+        let until = due.min(self.patience.load(Ordering::Relaxed));
+        let left =
+            (until != NEVER).then(|| Tick::from_micros(until).saturating_since(self.clock.now()));
+        match away {
+            true => Some(left.map_or(SLACK, |left| left.min(SLACK))),
+            false => left,
+        }
+    }
+
+    /// The driver has slept.
+    fn ring(&self) {
+        if self.clock.now().as_micros() >= self.due.load(Ordering::Relaxed) {
+            self.rung.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A loss is to be told on the driver's thread. Whether there is one.
+    pub(crate) fn fire(&self, watch: &Arc<Watch>) -> bool {
+        match &mut *lock(&self.fired) {
+            Some(fired) => fired.push(Arc::clone(watch)),
+            None => return false,
+        }
+        self.wake();
+        true
+    }
+
+    fn take_fired(&self) -> Vec<Arc<Watch>> {
+        let mut fired = lock(&self.fired);
+        fired.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+}
+
+impl Wake for Hub {
+    fn wake(self: Arc<Self>) {
+        Hub::wake(&self);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        Hub::wake(self);
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the thread. It ends with the driver.
+pub(crate) fn spawn(driver: Driver, hub: Arc<Hub>, poller: Poller) -> io::Result<()> {
+    let thread = thread::Builder::new().name("tenure-driver".to_owned());
+    thread.spawn(move || run(driver, &hub, poller)).map(drop)
+}
+
+fn run(mut driver: Driver, hub: &Arc<Hub>, mut poller: Poller) {
+    IS_DRIVER.set(true);
+    let waker = Waker::from(Arc::clone(hub));
+    let mut cx = Context::from_waker(&waker);
+    let mut events = Events::with_capacity(8);
+    let pump = driver.pump();
+    loop {
+        hub.state.store(RUNNING, Ordering::Release);
+        let over = Pin::new(&mut driver).poll(&mut cx).is_ready();
+        hub.take_fired().iter().for_each(Watch::tell);
+        if over {
+            break;
+        }
+        let away = pump.look_away();
+        if let Some(socket) = &*lock(&hub.socket) {
+            socket.watch(!away, &hub.registry);
+        }
+        let timeout = hub.timeout(away);
+        let asleep =
+            hub.state
+                .compare_exchange(RUNNING, SLEEPING, Ordering::AcqRel, Ordering::Acquire);
+        if asleep.is_err() {
+            continue;
+        }
+        if poller.poll(&mut events, timeout).is_err() {
+            // A signal, most likely; anything else must not make a busy loop.
+            events.clear();
+            thread::sleep(Duration::from_millis(1));
+        }
+        hub.ring();
+        if events.iter().any(|event| event.token() == SOCKET)
+            && let Some(socket) = &*lock(&hub.socket)
+        {
+            socket.set_writable();
+        }
+    }
+    drop(driver);
+    // Whatever fires from now on is told by whoever hears it.
+    let last = lock(&hub.fired).take();
+    last.iter().flatten().for_each(Watch::tell);
+}
+
+/// What a driver's thread needs: non-blocking sockets, and its poller's timeout for a timer.
+#[derive(Clone, Debug)]
+pub(crate) struct BlockingBinding(pub(crate) Arc<Hub>);
+
+impl Binding for BlockingBinding {
+    type Stream = BlockingStream;
+    type Timer = BlockingTimer;
+
+    fn dial(
+        &self,
+        endpoint: &Endpoint,
+    ) -> impl Future<Output = io::Result<BlockingStream>> + Send + 'static {
+        Dial::new(Arc::clone(&self.0), endpoint.clone())
+    }
+
+    fn timer(&self) -> BlockingTimer {
+        BlockingTimer(Arc::clone(&self.0))
+    }
+
+    fn now(&self) -> Tick {
+        self.0.clock.now()
+    }
+
+    fn now_for_sending(&self) -> Tick {
+        self.0.clock.now_for_sending()
+    }
+
+    fn entropy(&self, bytes: &mut [u8]) -> io::Result<()> {
+        system::entropy(bytes)
+    }
+
+    fn forked_from(&self) -> Option<u32> {
+        let made_in = self.0.process;
+        (made_in != std::process::id()).then_some(made_in)
+    }
+}
+
+/// The driver's thread wakes for it.
+#[derive(Debug)]
+pub(crate) struct BlockingTimer(Arc<Hub>);
+
+impl Timer for BlockingTimer {
+    fn set(self: Pin<&mut Self>, deadline: Tick) {
+        self.0.due.store(deadline.as_micros(), Ordering::Relaxed);
+        self.0.rung.store(false, Ordering::Relaxed);
+    }
+
+    fn poll(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<()> {
+        if self.0.clock.now().as_micros() < self.0.due.load(Ordering::Relaxed) {
+            return Poll::Pending;
+        }
+        self.0.due.store(NEVER, Ordering::Relaxed);
+        Poll::Ready(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timer_that_nobody_asks_any_more_rings_once() {
+        let (hub, _poller) = Hub::new().unwrap();
+        let mut timer = BlockingTimer(Arc::clone(&hub));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(hub.timeout(false), None);
+        Pin::new(&mut timer).set(hub.clock.now());
+        assert_eq!(hub.timeout(false), Some(Duration::ZERO));
+        hub.ring();
+        assert_eq!(hub.timeout(false), None);
+        assert_eq!(hub.timeout(true), Some(SLACK));
+        // It has fired for whoever does ask.
+        assert!(Pin::new(&mut timer).poll(&mut cx).is_ready());
+        assert!(Pin::new(&mut timer).poll(&mut cx).is_pending());
+        Pin::new(&mut timer).set(hub.clock.now());
+        assert_eq!(hub.timeout(false), Some(Duration::ZERO));
+    }
+}

@@ -1,0 +1,104 @@
+//! A caller's thread that takes its answer off the socket by itself.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use tenure_client::{Pump, Room};
+
+use crate::bell::Bell;
+use crate::hub::Hub;
+use crate::parker::Parker;
+use crate::socket::Socket;
+
+thread_local! {
+    static ROOM: Cell<Room> = Cell::default();
+}
+
+/// With which the callers of one client read.
+pub(crate) struct Reader {
+    pump: Pump,
+    hub: Weak<Hub>,
+    bell: Arc<Bell>,
+}
+
+impl Reader {
+    pub(crate) fn new(pump: Pump, hub: &Arc<Hub>) -> io::Result<Reader> {
+        Ok(Reader {
+            pump,
+            hub: Arc::downgrade(hub),
+            bell: Arc::new(Bell::new()?),
+        })
+    }
+
+    /// Makes a request in the process of the client and waits for its answer: on the socket as long as it is the only one, parked otherwise.
+    pub(crate) fn ask<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let parker = Parker::current();
+        let waker = Waker::from(Arc::clone(&parker));
+        let mut cx = Context::from_waker(&waker);
+        let mut turn = self.borrow();
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                return output;
+            }
+            let Some(reading) = &mut turn else {
+                parker.park(None);
+                continue;
+            };
+            // After a wait the future is looked at once more, whoever waits from here on.
+            if !reading.wait(&parker) {
+                turn = None;
+            }
+        }
+    }
+
+    fn borrow(&self) -> Option<Turn<'_>> {
+        self.pump.borrow().then(|| Turn {
+            reader: self,
+            socket: None,
+            borrowed: true,
+        })
+    }
+}
+
+/// The waiting on the socket, while this thread has it.
+struct Turn<'a> {
+    reader: &'a Reader,
+    socket: Option<Arc<Socket>>,
+    borrowed: bool,
+}
+
+impl Turn<'_> {
+    /// Waits for the socket or for a waker, and takes in what has come. Whether to go on.
+    fn wait(&mut self, parker: &Parker) -> bool {
+        let Reader { pump, hub, bell } = self.reader;
+        if self.socket.is_none() {
+            self.socket = hub.upgrade().and_then(|hub| hub.socket());
+        }
+        let Some(socket) = &self.socket else {
+            return false;
+        };
+        match parker.wait_on(&**socket, bell) {
+            Ok(true) => {
+                let mut room = ROOM.try_with(Cell::take).unwrap_or_default();
+                self.borrowed = pump.turn(&mut room);
+                let _ = ROOM.try_with(|kept| kept.set(room));
+                self.borrowed
+            }
+            Ok(false) => true,
+            Err(_) => false,
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.borrowed {
+            self.reader.pump.give_back();
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The socket, shared by whoever waits on it.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use mio::net::TcpStream;
+#[cfg(unix)]
+use mio::net::UnixStream;
+use mio::{Interest, Registry};
+use socket2::SockRef;
+use tenure_client::binding::Stream;
+
+use crate::hub::{Hub, SOCKET};
+
+/// A non-blocking socket. It is closed when the last of those who wait on it lets go, so that its number cannot become
+/// that of another file under a thread in poll(2).
+#[derive(Debug)]
+pub(crate) struct Socket {
+    kind: Kind,
+    /// The driver's poller has it.
+    watched: AtomicBool,
+    /// It took everything that it was offered last, or has become writable since.
+    writable: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// Begins to connect, watched by the driver's poller.
+    pub(crate) fn connect(address: SocketAddr, registry: &Registry) -> io::Result<Socket> {
+        Socket::watched(Kind::Tcp(TcpStream::connect(address)?), registry)
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn connect_unix(path: &std::path::Path, registry: &Registry) -> io::Result<Socket> {
+        Socket::watched(Kind::Unix(UnixStream::connect(path)?), registry)
+    }
+
+    fn watched(mut kind: Kind, registry: &Registry) -> io::Result<Socket> {
+        match &mut kind {
+            Kind::Tcp(stream) => registry.register(stream, SOCKET, INTEREST),
+            #[cfg(unix)]
+            Kind::Unix(stream) => registry.register(stream, SOCKET, INTEREST),
+        }?;
+        Ok(Socket {
+            kind,
+            watched: AtomicBool::new(true),
+            writable: AtomicBool::new(true),
+        })
+    }
+
+    /// Whether it is connected by now.
+    ///
+    /// # Errors
+    /// It will not be.
+    pub(crate) fn is_connected(&self) -> io::Result<bool> {
+        let (error, peer) = match &self.kind {
+            Kind::Tcp(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
+            #[cfg(unix)]
+            Kind::Unix(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
+        };
+        match (error, peer) {
+            (Some(error), _) => Err(error),
+            (None, Ok(())) => {
+                if let Kind::Tcp(stream) = &self.kind {
+                    stream.set_nodelay(true)?;
+                }
+                Ok(true)
+            }
+            (None, Err(error)) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+            (None, Err(error)) => Err(error),
+        }
+    }
+
+    /// The driver's poller is to have it, or not. Where callers cannot wait on it, it always has. An event that was missed
+    /// in between comes when it is taken in again.
+    pub(crate) fn watch(&self, watched: bool, registry: &Registry) {
+        #[cfg(unix)]
+        {
+            use mio::unix::SourceFd;
+            use std::os::fd::{AsFd, AsRawFd};
+
+            if self.watched.swap(watched, Ordering::AcqRel) == watched {
+                return;
+            }
+            let fd = self.as_fd().as_raw_fd();
+            // It fails for want of memory only. Then the driver sees what happens when its timer fires.
+            let _ = match watched {
+                true => registry.register(&mut SourceFd(&fd), SOCKET, INTEREST),
+                false => registry.deregister(&mut SourceFd(&fd)),
+            };
+        }
+        #[cfg(not(unix))]
+        let _ = (watched, registry, &self.watched);
+    }
+
+    /// The poller says that it takes something again.
+    pub(crate) fn set_writable(&self) {
+        self.writable.store(true, Ordering::Release);
+    }
+
+    fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match &self.kind {
+            Kind::Tcp(stream) => (&mut &*stream).read(bytes),
+            #[cfg(unix)]
+            Kind::Unix(stream) => (&mut &*stream).read(bytes),
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match &self.kind {
+            Kind::Tcp(stream) => (&mut &*stream).write(bytes),
+            #[cfg(unix)]
+            Kind::Unix(stream) => (&mut &*stream).write(bytes),
+        }
+    }
+
+    /// A reset instead of an orderly end, as soon as nobody waits on it; and nobody does for long.
+    fn abort(&self) {
+        match &self.kind {
+            Kind::Tcp(stream) => {
+                // If it cannot be set, the connection ends in order, and only a key may live on for one TTL.
+                let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+                let _ = stream.shutdown(Shutdown::Read);
+            }
+            #[cfg(unix)]
+            Kind::Unix(stream) => {
+                let _ = stream.shutdown(Shutdown::Read);
+            }
+        }
+    }
+}
+
+const INTEREST: Interest = Interest::READABLE.add(Interest::WRITABLE);
+
+#[cfg(unix)]
+impl std::os::fd::AsFd for Socket {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        match &self.kind {
+            Kind::Tcp(stream) => stream.as_fd(),
+            Kind::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// The socket as the client has it.
+#[derive(Debug)]
+pub(crate) struct BlockingStream {
+    socket: Arc<Socket>,
+    hub: Arc<Hub>,
+}
+
+impl BlockingStream {
+    /// Of a connected socket, which callers may wait on from now on.
+    pub(crate) fn new(socket: Socket, hub: Arc<Hub>) -> BlockingStream {
+        let socket = Arc::new(socket);
+        hub.set_socket(&socket);
+        BlockingStream { socket, hub }
+    }
+}
+
+impl Drop for BlockingStream {
+    fn drop(&mut self) {
+        self.hub.forget(&self.socket);
+    }
+}
+
+impl Stream for BlockingStream {
+    fn poll_read(&mut self, _cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
+        // The driver's thread polls again whenever its poller has an event: nobody is registered.
+        match self.socket.read(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+            read => Poll::Ready(read),
+        }
+    }
+
+    #[cfg(unix)]
+    fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.socket.read(bytes)
+    }
+
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let would_block = |written: &io::Result<usize>| matches!(written, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        let written = self.socket.write(bytes);
+        if !would_block(&written) {
+            return written;
+        }
+        // Tried once more after it is noted: an event in between is then not overwritten.
+        self.socket.writable.store(false, Ordering::Release);
+        let written = self.socket.write(bytes);
+        if !would_block(&written) {
+            self.socket.set_writable();
+        }
+        written
+    }
+
+    fn poll_write_ready(&mut self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.socket.writable.load(Ordering::Acquire) {
+            true => Poll::Ready(Ok(())),
+            false => Poll::Pending,
+        }
+    }
+
+    fn abort(self) {
+        self.socket.abort();
+    }
+}
