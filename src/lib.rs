@@ -25,6 +25,18 @@ mod connect;
 #[cfg(feature = "smol")]
 pub mod smol;
 
+/// Locks without `async`, for threads: the same verbs, driven by one small thread.
+///
+/// ```
+/// # fn main() -> Result<(), tenure::Error> {
+/// let locks = tenure::blocking::memory();
+/// let sum = locks.lock("ledger").run(|held| if held.is_held() { 42 } else { 0 })?;
+/// assert_eq!(sum, 42);
+/// # Ok(()) }
+/// ```
+#[cfg(feature = "blocking")]
+pub use tenure_blocking as blocking;
+
 #[cfg(feature = "tokio")]
 pub use connect::{connect, connect_config, connect_lazily, memory, memory_config};
 pub use tenure_client::{
@@ -33,7 +45,7 @@ pub use tenure_client::{
     Ready, Reason, Release, Released, Request, ServerError, ServerInfo, Tick, Trying, Wait,
     WaitLost, binding, hold, store,
 };
-pub use tenure_client::{connect_with, memory_with};
+pub use tenure_client::{Pump, Room, connect_with, memory_with};
 #[cfg(feature = "tokio")]
 pub use tenure_tokio::{TokioBinding, TokioStream, TokioTimer};
 

@@ -87,6 +87,7 @@ impl<B: Binding> Redis<B> {
 
     /// Hands over what a read gave. The time, read after the bytes: what has expired by now, no OK among them revives. And
     /// whether the transport is still open.
+    #[inline(always)]
     fn received(&mut self, read: io::Result<usize>) -> (Tick, bool) {
         let now = self.binding.now();
         match read {

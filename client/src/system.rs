@@ -27,7 +27,8 @@ pub struct Clock<R = Instant> {
     running: R,
     /// How long the machine was suspended, since some fixed moment.
     suspended: Box<dyn Fn() -> Duration + Send + Sync>,
-    suspended_at_epoch: Duration,
+    /// What that was at the epoch, in microseconds.
+    suspended_at_epoch: u64,
     /// Microseconds suspended since the epoch, as last taken over. Never falls.
     offset: AtomicU64,
     /// The latest tick that was handed out, in microseconds.
@@ -79,7 +80,7 @@ impl<R: Running> Clock<R> {
     pub fn over(running: R, suspended: impl Fn() -> Duration + Send + Sync + 'static) -> Clock<R> {
         Clock {
             running,
-            suspended_at_epoch: suspended(),
+            suspended_at_epoch: micros(suspended()),
             suspended: Box::new(suspended),
             offset: AtomicU64::new(0),
             latest: AtomicU64::new(0),
@@ -90,7 +91,7 @@ impl<R: Running> Clock<R> {
     pub fn now(&self) -> Tick {
         // The runtime's clock first: what passes between the readings then counts, and does not vanish.
         let since = micros(self.running.elapsed());
-        let read = micros((self.suspended)().saturating_sub(self.suspended_at_epoch));
+        let read = micros((self.suspended)()).saturating_sub(self.suspended_at_epoch);
         let known = self.offset.load(Ordering::Relaxed);
         let offset = if read >= known + NOISE {
             self.offset.fetch_max(read, Ordering::Relaxed).max(read)

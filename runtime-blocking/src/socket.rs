@@ -70,12 +70,11 @@ impl Socket {
         };
         match (error, peer) {
             (Some(error), _) => Err(error),
-            (None, Ok(())) => {
-                if let Kind::Tcp(stream) = &self.kind {
-                    stream.set_nodelay(true)?;
-                }
-                Ok(true)
-            }
+            (None, Ok(())) => match &self.kind {
+                Kind::Tcp(stream) => stream.set_nodelay(true).map(|()| true),
+                #[cfg(unix)]
+                Kind::Unix(_) => Ok(true),
+            },
             (None, Err(error)) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
             (None, Err(error)) => Err(error),
         }

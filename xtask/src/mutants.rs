@@ -38,7 +38,8 @@ const LEAST: usize = 2;
 /// A test that runs longer than this hangs; unmutated, none takes a tenth of it.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Where tests of rules may be.
-const SOURCES: [(&str, &str); 5] = [
+const SOURCES: [(&str, &str); 6] = [
+    ("tenure-blocking", "runtime-blocking"),
     ("tenure-client", "client"),
     ("tenure-core", "core"),
     ("tenure-sim", "sim"),
@@ -286,6 +287,7 @@ fn unknown_names(root: &Path, page: &str) -> Result<Vec<String>, String> {
     for folder in [
         "client",
         "core",
+        "runtime-blocking",
         "runtime-smol",
         "runtime-tokio",
         "sim",
