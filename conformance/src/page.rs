@@ -31,6 +31,10 @@ const BINDINGS: &[(&str, &str)] = &[
         "`tenure-smol`, async-std's executor, for those who have not left it yet",
     ),
     (
+        "threads",
+        "`tenure-blocking`, each verb called on a thread of its own",
+    ),
+    (
         "simulated",
         "`tenure-sim`, the simulated world with its own server and clocks",
     ),

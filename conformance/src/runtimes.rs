@@ -1,5 +1,6 @@
 //! The runtimes there are. A new one is a file here and a line in [`REAL`].
 
+mod blocking;
 mod simulated;
 mod smol;
 mod tokio;
@@ -13,11 +14,12 @@ use crate::runtime::{Kind, Play};
 use crate::{Boxed, Outcome};
 
 /// Every runtime on real sockets and clocks.
-pub const REAL: [Kind; 4] = [
+pub const REAL: [Kind; 5] = [
     kind("tokio, threads", tokio::on_threads),
     kind("tokio, one thread", tokio::on_one_thread),
     kind("smol", smol::on_smol),
     kind("async-std", smol::on_async_std),
+    kind("threads", blocking::on_threads),
 ];
 
 const fn kind(name: &'static str, play: fn(Play) -> Outcome) -> Kind {
