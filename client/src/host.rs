@@ -24,7 +24,7 @@ use crate::hold::{Hold, Told};
 use crate::locks::Locks;
 use crate::observer::Observer;
 use crate::options::LockOptions;
-use crate::pump::{Pump, Pumped, Reading, Room};
+use crate::pump::{Borrowed, Pump, Pumped, Reading, Room};
 use crate::store::{End, Store};
 use crate::untold::Untold;
 use crate::waiters::{self, For, Waiters};
@@ -223,6 +223,7 @@ impl<M: Machine> State<M> {
     fn flush(&mut self, now: Tick, observed: bool, wakers: &mut Vec<Waker>) {
         let mut signals = std::mem::take(&mut self.signals);
         self.machine.flush(now, &mut signals);
+        self.reading.sent(|| self.machine.in_flight());
         for signal in signals.drain(..) {
             match signal {
                 Signal::Lease(event) => self.lease_event(event, now, observed, wakers),
@@ -308,14 +309,14 @@ impl<M: Machine> State<M> {
 }
 
 impl<M: Machine, B: Binding> Pumped for Shared<M, B> {
-    fn turn(&self, room: &mut Room) -> bool {
+    fn turn(&self, borrowed: Borrowed, room: &mut Room) -> bool {
         let Room { wakers, over } = room;
         let mut state = self.lock();
         let Arrived { at, more } = state.machine.take_in();
         let now = at.unwrap_or_else(|| self.binding.now());
         state.flush(now, self.observer.is_some(), wakers);
         let in_flight = state.machine.in_flight();
-        let goes_on = state.reading.goes_on(in_flight);
+        let goes_on = state.reading.goes_on(borrowed, in_flight);
         if more || state.needs_driver(now) {
             wakers.extend(state.driver.clone());
         }
@@ -326,15 +327,15 @@ impl<M: Machine, B: Binding> Pumped for Shared<M, B> {
         goes_on
     }
 
-    fn borrow(&self) -> bool {
+    fn borrow(&self) -> Option<Borrowed> {
         let mut state = self.lock();
         let in_flight = state.machine.in_flight();
         state.reading.borrow(in_flight)
     }
 
-    fn give_back(&self) {
+    fn give_back(&self, borrowed: Borrowed) {
         let mut state = self.lock();
-        state.reading.give_back();
+        state.reading.give_back(borrowed);
         let driver = match state.reading.needs_driver(|| state.machine.in_flight()) {
             true => state.driver.clone(),
             false => None,

@@ -47,7 +47,7 @@ pub use locks::{Acquiring, Attempt, Closing, Locks, Ready, Request, Trying};
 pub use memory::memory_with;
 pub use observer::{Event, Observer};
 pub use options::LockOptions;
-pub use pump::{Pump, Room};
+pub use pump::{Borrowed, Pump, Room};
 pub use redis::connect_with;
 pub use tenure_core::config::Wait;
 pub use tenure_core::conn::{Flavour, ServerInfo};

@@ -4,7 +4,8 @@
 //! hand-over from the driver's thread. All reading is done under the client's lock and without waiting, so that whoever
 //! reads, it is right; what is agreed upon here is who *waits*. That is the driver, unless nothing is in flight: then a
 //! caller may borrow the waiting, for the one command that it is about to send. As soon as there is a second one the
-//! driver waits, too, so that no caller depends on another.
+//! waiting is the driver's again, so that no caller depends on another: the one that had borrowed it may not run for a
+//! while, though its answer has come.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,6 +22,10 @@ use crate::hold::Hold;
 #[derive(Clone)]
 pub struct Pump(Arc<dyn Pumped>);
 
+/// What a thread has that has borrowed the waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Borrowed(u64);
+
 /// Kept by a thread from one [`Pump::turn`] to the next, so that what is in it need not grow anew.
 #[derive(Debug, Default)]
 pub struct Room {
@@ -33,22 +38,22 @@ impl Pump {
         Pump(pumped)
     }
 
-    /// Whether the calling thread may wait on the transport for the answer to the command it is about to send: nothing is in
+    /// For a calling thread that may wait on the transport for the answer to the command it is about to send: nothing is in
     /// flight, and nobody else does. From here on the driver is not woken for the first command. Not to be called in a forked
     /// process, as nothing of this.
-    pub fn borrow(&self) -> bool {
+    pub fn borrow(&self) -> Option<Borrowed> {
         self.0.borrow()
     }
 
     /// Takes in what has arrived, without waiting, and does what comes of it; wakers are called after the client's lock was
     /// given back. Whether to go on waiting on the transport: if not, the borrowed waiting is given back.
-    pub fn turn(&self, room: &mut Room) -> bool {
-        self.0.turn(room)
+    pub fn turn(&self, borrowed: Borrowed, room: &mut Room) -> bool {
+        self.0.turn(borrowed, room)
     }
 
     /// The calling thread, which had borrowed the waiting, does not wait on the transport any more.
-    pub fn give_back(&self) {
-        self.0.give_back();
+    pub fn give_back(&self, borrowed: Borrowed) {
+        self.0.give_back(borrowed);
     }
 
     /// For whoever runs the driver, before it sleeps: whether it need not wait on the transport. It is woken when that is
@@ -66,9 +71,9 @@ impl fmt::Debug for Pump {
 
 /// The shared state of a client, without its types.
 pub(crate) trait Pumped: Send + Sync {
-    fn turn(&self, room: &mut Room) -> bool;
-    fn borrow(&self) -> bool;
-    fn give_back(&self);
+    fn turn(&self, borrowed: Borrowed, room: &mut Room) -> bool;
+    fn borrow(&self) -> Option<Borrowed>;
+    fn give_back(&self, borrowed: Borrowed);
     fn look_away(&self) -> bool;
 }
 
@@ -76,7 +81,9 @@ pub(crate) trait Pumped: Send + Sync {
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     /// A caller does, for the command that it sends.
-    borrowed: bool,
+    borrowed: Option<Borrowed>,
+    /// How often it was borrowed.
+    times: u64,
     /// A caller did since the driver last asked.
     used: bool,
     /// The driver does not.
@@ -84,37 +91,51 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    pub(crate) fn borrow(&mut self, in_flight: Option<usize>) -> bool {
-        let free = !self.borrowed && in_flight == Some(0);
-        self.borrowed |= free;
-        self.used |= free;
-        free
-    }
-
-    /// Whether the caller that has borrowed the waiting goes on after a turn: while it may be its command that is in flight.
-    pub(crate) fn goes_on(&mut self, in_flight: Option<usize>) -> bool {
-        self.borrowed &= in_flight == Some(1);
+    pub(crate) fn borrow(&mut self, in_flight: Option<usize>) -> Option<Borrowed> {
+        if self.borrowed.is_some() || in_flight != Some(0) {
+            return None;
+        }
+        self.times += 1;
+        self.used = true;
+        self.borrowed = Some(Borrowed(self.times));
         self.borrowed
     }
 
-    pub(crate) fn give_back(&mut self) {
-        self.borrowed = false;
+    /// Whether the caller that has borrowed the waiting goes on after a turn: while it may be its command that is in flight.
+    pub(crate) fn goes_on(&mut self, borrowed: Borrowed, in_flight: Option<usize>) -> bool {
+        if in_flight != Some(1) {
+            self.give_back(borrowed);
+        }
+        self.borrowed == Some(borrowed)
+    }
+
+    pub(crate) fn give_back(&mut self, borrowed: Borrowed) {
+        self.borrowed.take_if(|whose| *whose == borrowed);
     }
 
     /// Whether the driver may look away. Between two requests that follow each other closely it may, too.
     pub(crate) fn look_away(&mut self, in_flight: Option<usize>) -> bool {
         let used = std::mem::take(&mut self.used);
         self.away = match in_flight {
-            Some(0) => self.borrowed || used,
-            Some(1) => self.borrowed,
+            Some(0) => self.borrowed.is_some() || used,
+            Some(1) => self.borrowed.is_some(),
             _ => false,
         };
         self.away
     }
 
+    /// After whatever may have sent a command. One beside a caller's own ends its borrowing, for good: the next answer may
+    /// be another's.
+    pub(crate) fn sent(&mut self, in_flight: impl FnOnce() -> Option<usize>) {
+        if self.borrowed.is_some() && in_flight().is_none_or(|count| count > 1) {
+            self.borrowed = None;
+        }
+    }
+
     /// Whether the driver looks away and must not.
     pub(crate) fn needs_driver(&self, in_flight: impl FnOnce() -> Option<usize>) -> bool {
-        self.away && in_flight().is_none_or(|count| count > usize::from(self.borrowed))
+        let callers = usize::from(self.borrowed.is_some());
+        self.away && in_flight().is_none_or(|count| count > callers)
     }
 }
 
@@ -122,26 +143,31 @@ impl Reading {
 mod tests {
     use super::*;
 
+    /// Borrows what must be to be had.
+    fn borrow(reading: &mut Reading) -> Borrowed {
+        reading.borrow(Some(0)).expect("nobody waits")
+    }
+
     #[test]
     fn only_a_caller_that_is_alone_waits_on_the_transport() {
         let mut reading = Reading::default();
-        assert!(!reading.borrow(None));
-        assert!(!reading.borrow(Some(1)));
-        assert!(reading.borrow(Some(0)));
-        assert!(!reading.borrow(Some(0)));
-        assert!(reading.goes_on(Some(1)));
-        assert!(!reading.goes_on(Some(0)));
-        assert!(reading.borrow(Some(0)));
-        reading.give_back();
-        assert!(reading.borrow(Some(0)));
+        assert_eq!(reading.borrow(None), None);
+        assert_eq!(reading.borrow(Some(1)), None);
+        let first = borrow(&mut reading);
+        assert_eq!(reading.borrow(Some(0)), None);
+        assert!(reading.goes_on(first, Some(1)));
+        assert!(!reading.goes_on(first, Some(0)));
+        let second = borrow(&mut reading);
+        reading.give_back(second);
+        borrow(&mut reading);
     }
 
     #[test]
     fn a_caller_stops_when_it_is_not_alone_any_more_or_cut_off() {
         for in_flight in [Some(2), Some(0), None] {
             let mut reading = Reading::default();
-            assert!(reading.borrow(Some(0)));
-            assert!(!reading.goes_on(in_flight));
+            let borrowed = borrow(&mut reading);
+            assert!(!reading.goes_on(borrowed, in_flight));
         }
     }
 
@@ -149,23 +175,46 @@ mod tests {
     fn the_driver_looks_away_for_one_command_and_is_needed_for_the_second() {
         let mut reading = Reading::default();
         assert!(!reading.look_away(Some(0)));
-        reading.borrow(Some(0));
+        borrow(&mut reading);
         assert!(reading.look_away(Some(1)));
         assert!(!reading.needs_driver(|| Some(0)));
         assert!(!reading.needs_driver(|| Some(1)));
         assert!(reading.needs_driver(|| Some(2)));
-        // Cut off: it is the driver that connects anew.
-        assert!(reading.needs_driver(|| None));
         assert!(!reading.look_away(Some(2)));
         assert!(!reading.needs_driver(|| Some(2)));
     }
 
     #[test]
+    fn who_was_cut_off_needs_the_driver() {
+        let mut reading = Reading::default();
+        borrow(&mut reading);
+        assert!(reading.look_away(Some(1)));
+        assert!(reading.needs_driver(|| None));
+    }
+
+    #[test]
+    fn who_does_not_run_when_a_second_command_goes_out_waits_for_nobody_else() {
+        let mut reading = Reading::default();
+        let slow = borrow(&mut reading);
+        assert!(reading.look_away(Some(1)));
+        reading.sent(|| Some(1));
+        reading.sent(|| Some(2));
+        assert!(reading.needs_driver(|| Some(2)));
+        // The driver has read the answer to the first; the other one is not the slow caller's.
+        assert!(!reading.look_away(Some(1)));
+        // And what it gives back late is not what somebody else has borrowed since.
+        let next = borrow(&mut reading);
+        reading.give_back(slow);
+        assert!(!reading.goes_on(slow, Some(1)));
+        assert!(reading.goes_on(next, Some(1)));
+    }
+
+    #[test]
     fn what_nobody_waits_for_brings_the_driver_back() {
         let mut reading = Reading::default();
-        reading.borrow(Some(0));
+        let borrowed = borrow(&mut reading);
         assert!(reading.look_away(Some(1)));
-        reading.give_back();
+        reading.give_back(borrowed);
         assert!(reading.needs_driver(|| Some(1)));
         assert!(!reading.look_away(Some(1)));
     }
@@ -173,8 +222,8 @@ mod tests {
     #[test]
     fn the_driver_looks_away_between_requests_that_follow_each_other_and_not_for_longer() {
         let mut reading = Reading::default();
-        reading.borrow(Some(0));
-        assert!(!reading.goes_on(Some(0)));
+        let borrowed = borrow(&mut reading);
+        assert!(!reading.goes_on(borrowed, Some(0)));
         assert!(reading.look_away(Some(0)));
         assert!(!reading.look_away(Some(0)));
         assert!(!reading.needs_driver(|| Some(7)));

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use tenure_client::{Pump, Room};
+use tenure_client::{Borrowed, Pump, Room};
 
 use crate::bell::Bell;
 use crate::hub::Hub;
@@ -57,10 +57,10 @@ impl Reader {
     }
 
     fn borrow(&self) -> Option<Turn<'_>> {
-        self.pump.borrow().then(|| Turn {
+        Some(Turn {
             reader: self,
             socket: None,
-            borrowed: true,
+            borrowed: Some(self.pump.borrow()?),
         })
     }
 }
@@ -69,7 +69,7 @@ impl Reader {
 struct Turn<'a> {
     reader: &'a Reader,
     socket: Option<Arc<Socket>>,
-    borrowed: bool,
+    borrowed: Option<Borrowed>,
 }
 
 impl Turn<'_> {
@@ -85,9 +85,10 @@ impl Turn<'_> {
         match parker.wait_on(&**socket, bell) {
             Ok(true) => {
                 let mut room = ROOM.try_with(Cell::take).unwrap_or_default();
-                self.borrowed = pump.turn(&mut room);
-                let _ = ROOM.try_with(|kept| kept.set(room));
                 self.borrowed
+                    .take_if(|borrowed| !pump.turn(*borrowed, &mut room));
+                let _ = ROOM.try_with(|kept| kept.set(room));
+                self.borrowed.is_some()
             }
             Ok(false) => true,
             Err(_) => false,
@@ -97,8 +98,8 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if self.borrowed {
-            self.reader.pump.give_back();
+        if let Some(borrowed) = self.borrowed {
+            self.reader.pump.give_back(borrowed);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use tenure_client::binding::{Binding, Endpoint, Stream, Timer};
@@ -15,11 +16,13 @@ use crate::world::{Alarm, World};
 pub struct SimBinding {
     pub(crate) world: World,
     pub(crate) client: usize,
+    /// The connection that is open, for callers that wait on it.
+    open: Arc<Mutex<Option<usize>>>,
 }
 
 /// A connection of the simulated network.
 pub struct SimStream {
-    world: World,
+    binding: SimBinding,
     connection: usize,
 }
 
@@ -29,6 +32,24 @@ pub struct SimTimer {
     client: usize,
     deadline: Option<Tick>,
     alarm: Option<Alarm>,
+}
+
+impl SimBinding {
+    pub(crate) fn new(world: World, client: usize) -> SimBinding {
+        SimBinding {
+            world,
+            client,
+            open: Arc::default(),
+        }
+    }
+
+    pub(crate) fn connection(&self) -> Option<usize> {
+        *self.slot()
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<usize>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Binding for SimBinding {
@@ -43,10 +64,8 @@ impl Binding for SimBinding {
             Endpoint::Tcp { host, .. } => host.clone(),
             _ => String::new(),
         };
-        let SimBinding { world, client } = self.clone();
         Dial {
-            world,
-            client,
+            binding: self.clone(),
             host,
             connection: None,
         }
@@ -76,8 +95,7 @@ impl Binding for SimBinding {
 }
 
 struct Dial {
-    world: World,
-    client: usize,
+    binding: SimBinding,
     host: String,
     connection: Option<usize>,
 }
@@ -87,17 +105,19 @@ impl Future for Dial {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<SimStream>> {
         let Dial {
-            world,
-            client,
+            binding,
             host,
             connection,
         } = &mut *self;
-        match world.poll_dial(*client, host, connection, cx) {
+        let world = binding.world.clone();
+        match world.poll_dial(binding.client, host, connection, cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(connection)) => {
                 self.connection = None;
+                let binding = self.binding.clone();
+                *binding.slot() = Some(connection);
                 Poll::Ready(Ok(SimStream {
-                    world: self.world.clone(),
+                    binding,
                     connection,
                 }))
             }
@@ -109,32 +129,37 @@ impl Future for Dial {
 impl Drop for Dial {
     fn drop(&mut self) {
         if let Some(connection) = self.connection {
-            self.world.abort(connection);
+            self.binding.world.abort(connection);
         }
     }
 }
 
 impl Stream for SimStream {
     fn poll_read(&mut self, cx: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.world.poll_read(self.connection, cx, bytes)
+        self.binding.world.poll_read(self.connection, cx, bytes)
+    }
+
+    fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.binding.world.try_read(self.connection, bytes)
     }
 
     fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.world.try_write(self.connection, bytes)
+        self.binding.world.try_write(self.connection, bytes)
     }
 
     fn poll_write_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.world.poll_write_ready(self.connection, cx)
+        self.binding.world.poll_write_ready(self.connection, cx)
     }
 
     fn abort(self) {
-        self.world.abort(self.connection);
+        self.binding.world.abort(self.connection);
     }
 }
 
 impl Drop for SimStream {
     fn drop(&mut self) {
-        self.world.close(self.connection);
+        self.binding.slot().take_if(|open| *open == self.connection);
+        self.binding.world.close(self.connection);
     }
 }
 

@@ -311,7 +311,7 @@ async fn aftermath(stage: &Stage) {
         }
     }
     let client = world.client();
-    let Ok(locks) = clients::connect(stage, &client).await else {
+    let Ok((locks, _)) = clients::connect(stage, &client).await else {
         stage
             .checker
             .violation("nobody can connect though everything is well".to_owned());

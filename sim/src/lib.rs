@@ -41,6 +41,7 @@ mod net;
 mod network;
 mod server;
 mod tap;
+mod thread;
 mod world;
 
 pub use binding::{SimBinding, SimStream, SimTimer};
@@ -49,4 +50,5 @@ pub use keys::Dialect;
 pub use machine::{Client, ServerHandle, Snapshot};
 pub use net::Link;
 pub use server::{Executed, Mood};
+pub use thread::Threads;
 pub use world::{Counts, Sim, Sleep, World};

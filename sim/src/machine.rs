@@ -49,10 +49,7 @@ impl Client {
 
     /// The binding of this client, for `connect_with` and `memory_with`.
     pub fn binding(&self) -> SimBinding {
-        SimBinding {
-            world: self.world.clone(),
-            client: self.id,
-        }
+        SimBinding::new(self.world.clone(), self.id)
     }
 
     /// Runs a task in this client's process: it stands still while the client is paused.

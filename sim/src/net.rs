@@ -57,8 +57,24 @@ pub(crate) struct Pipe {
     pub(crate) closed: bool,
     /// The reader's task; one, as sockets have it.
     pub(crate) reader: Option<Waker>,
+    /// A caller that waits beside it, or in its place.
+    pub(crate) caller: Option<Waker>,
     /// The writer's task, while the window is full.
     pub(crate) writer: Option<Waker>,
+}
+
+impl Pipe {
+    /// What has arrived, 0 at the end; `None` when nothing has.
+    pub(crate) fn read(&mut self, bytes: &mut [u8]) -> Option<usize> {
+        if self.inbox.is_empty() {
+            return self.closed.then_some(0);
+        }
+        let n = bytes.len().min(self.inbox.len());
+        for (to, from) in bytes.iter_mut().zip(self.inbox.drain(..n)) {
+            *to = from;
+        }
+        Some(n)
+    }
 }
 
 #[derive(Debug)]

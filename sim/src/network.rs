@@ -99,6 +99,7 @@ impl Inner {
         } else {
             pipe.inbox.extend(bytes);
             wakers.extend(pipe.reader.take());
+            wakers.extend(pipe.caller.take());
         }
         wakers
     }
@@ -108,6 +109,7 @@ impl Inner {
         let pipe = self.pipe(id, to_server);
         pipe.closed = true;
         let mut wakers: Vec<Waker> = pipe.reader.take().into_iter().collect();
+        wakers.extend(pipe.caller.take());
         if to_server {
             self.connections[id].dropped = true;
         } else {

@@ -439,19 +439,33 @@ impl World {
     ) -> Poll<io::Result<usize>> {
         let mut inner = self.lock();
         let pipe = &mut inner.connections[id].down;
-        if pipe.inbox.is_empty() {
-            if pipe.closed {
-                return Poll::Ready(Ok(0));
-            }
+        let read = pipe.read(bytes);
+        if read.is_none() {
             // One waker, as a socket has it: whoever polled last is woken.
             pipe.reader = Some(cx.waker().clone());
-            return Poll::Pending;
         }
-        let n = bytes.len().min(pipe.inbox.len());
-        for (to, from) in bytes.iter_mut().zip(pipe.inbox.drain(..n)) {
-            *to = from;
+        read.map_or(Poll::Pending, |n| Poll::Ready(Ok(n)))
+    }
+
+    pub(crate) fn try_read(&self, id: usize, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.lock().connections[id].down.read(bytes);
+        read.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+    }
+
+    /// For a caller: ready when there is something to read, or the connection is over.
+    pub(crate) fn poll_readable(&self, id: usize, cx: &mut Context<'_>) -> Poll<()> {
+        let connection = &mut self.lock().connections[id];
+        let pipe = &mut connection.down;
+        if connection.aborted || pipe.closed || !pipe.inbox.is_empty() {
+            return Poll::Ready(());
         }
-        Poll::Ready(Ok(n))
+        pipe.caller = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// The driver does not watch this connection any more, until it reads again.
+    pub(crate) fn look_away(&self, id: usize) {
+        self.lock().connections[id].down.reader = None;
     }
 
     pub(crate) fn try_write(&self, id: usize, bytes: &[u8]) -> io::Result<usize> {
@@ -485,7 +499,17 @@ impl World {
     }
 
     pub(crate) fn abort(&self, id: usize) {
-        self.lock().abort(id);
+        let caller = {
+            let mut inner = self.lock();
+            inner.abort(id);
+            inner.connections[id].down.caller.take()
+        };
+        caller.into_iter().for_each(Waker::wake);
+    }
+
+    /// The server's end closes in order.
+    pub(crate) fn hang_up(&self, id: usize) {
+        self.lock().end(id, false);
     }
 
     pub(crate) fn close(&self, id: usize) {

@@ -11,6 +11,7 @@ use tenure_client::{Config, Error, Locks, Wait, connect_with};
 use super::{Stage, lock};
 use crate::checker::{Ask, Assumption, Guard, Want};
 use crate::machine::Client;
+use crate::thread::Threads;
 use crate::world::World;
 
 /// The name of a lock.
@@ -37,29 +38,49 @@ pub(super) fn start(stage: &Stage) {
     });
 }
 
-/// A client of the library, its driver spawned.
-pub(super) async fn connect(stage: &Stage, client: &Client) -> Result<Locks, Error> {
+/// A client of the library, its driver running; its callers are tasks or threads.
+pub(super) async fn connect(stage: &Stage, client: &Client) -> Result<(Locks, Callers), Error> {
     let config = Config::from_url(&format!("redis://{}", stage.server.host()))?
         // A client that was closed may still clean up while the next one on its machine begins.
         .label(format!("c{}-{}", client.id(), stage.number()))
         .observe(stage.checker.observer(client));
-    let (locks, driver) = connect_with(client.binding(), &config)?;
-    client.spawn(driver);
+    let (locks, callers) = if stage.world.chance(250) {
+        let (locks, threads) = Threads::connect(client, &config)?;
+        (locks, Callers(Some(threads)))
+    } else {
+        let (locks, driver) = connect_with(client.binding(), &config)?;
+        client.spawn(driver);
+        (locks, Callers(None))
+    };
     if stage.world.chance(500) {
         // The first try may fail; the driver goes on.
         let _ = locks.ready().await;
     }
-    Ok(locks)
+    Ok((locks, callers))
+}
+
+/// Threads that read for themselves while they are alone, or tasks.
+#[derive(Clone)]
+pub(super) struct Callers(Option<Threads>);
+
+impl Callers {
+    async fn ask<F: Future>(&self, future: F) -> F::Output {
+        match &self.0 {
+            Some(threads) => threads.ask(future).await,
+            None => future.await,
+        }
+    }
 }
 
 /// From connecting to the end of every task; now and then it is closed before.
 async fn live(stage: &Stage, client: &Client) {
-    let Ok(locks) = connect(stage, client).await else {
+    let Ok((locks, callers)) = connect(stage, client).await else {
         return;
     };
     let alive = Arc::new(());
     for _ in 0..1 + stage.world.below(3) {
-        let (stage, client, locks) = (stage.clone(), client.clone(), locks.clone());
+        let (stage, client) = (stage.clone(), client.clone());
+        let (locks, callers) = (locks.clone(), callers.clone());
         let (busy, alive) = (stage.busy("a task"), Arc::clone(&alive));
         client.clone().spawn(async move {
             let (_busy, _alive) = (busy, alive);
@@ -68,7 +89,7 @@ async fn live(stage: &Stage, client: &Client) {
                     let pause = stage.up_to(200);
                     stage.world.sleep(pause).await;
                 }
-                if verb(&stage, &client, &locks).await.is_err() {
+                if verb(&stage, &client, &locks, &callers).await.is_err() {
                     return;
                 }
             }
@@ -91,7 +112,12 @@ async fn live(stage: &Stage, client: &Client) {
 }
 
 /// One request, and what becomes of it. An error says that the client was closed.
-async fn verb(stage: &Stage, client: &Client, locks: &Locks) -> Result<(), Error> {
+async fn verb(
+    stage: &Stage,
+    client: &Client,
+    locks: &Locks,
+    callers: &Callers,
+) -> Result<(), Error> {
     let world = &stage.world;
     let name = name(world.below(stage.names as u64) as usize);
     let (least, most) = stage.pace.leases;
@@ -116,11 +142,11 @@ async fn verb(stage: &Stage, client: &Client, locks: &Locks) -> Result<(), Error
     let lazy = world.chance(100);
     ask.begun(lazy);
     let mut asking: Pin<Box<dyn Future<Output = Result<Option<_>, Error>> + Send>> = if tries {
-        let trying = request.try_acquire();
-        Box::pin(async move { Ok(trying.await?.acquired()) })
+        let (callers, trying) = (callers.clone(), request.try_acquire());
+        Box::pin(async move { Ok(callers.ask(trying).await?.acquired()) })
     } else {
-        let acquiring = request.acquire();
-        Box::pin(async move { acquiring.await.map(Some) })
+        let (callers, acquiring) = (callers.clone(), request.acquire());
+        Box::pin(async move { callers.ask(acquiring).await.map(Some) })
     };
     let mut answer = None;
     if lazy {
@@ -139,7 +165,7 @@ async fn verb(stage: &Stage, client: &Client, locks: &Locks) -> Result<(), Error
     match answer {
         // Its future was dropped; so is what the checker has of it.
         None => Ok(()),
-        Some(Ok(Some(lock))) => keep(stage, ask.acquired(lock), want.lease).await,
+        Some(Ok(Some(lock))) => keep(stage, callers, ask.acquired(lock), want.lease).await,
         Some(Ok(None)) => {
             ask.refused();
             Ok(())
@@ -193,7 +219,12 @@ async fn work(
 }
 
 /// Holds it for a while, and ends it in one of the many ways.
-async fn keep(stage: &Stage, guard: Guard, lease: Duration) -> Result<(), Error> {
+async fn keep(
+    stage: &Stage,
+    callers: &Callers,
+    guard: Guard,
+    lease: Duration,
+) -> Result<(), Error> {
     let world = &stage.world;
     let span = match world.below(10) {
         0..=2 => Duration::ZERO,
@@ -214,7 +245,7 @@ async fn keep(stage: &Stage, guard: Guard, lease: Duration) -> Result<(), Error>
             break;
         }
         if world.chance(300) {
-            let _ = within(world, world.up_to(left), guard.renew_now()).await;
+            let _ = within(world, world.up_to(left), callers.ask(guard.renew_now())).await;
         }
     }
     match world.below(20) {
@@ -230,12 +261,12 @@ async fn keep(stage: &Stage, guard: Guard, lease: Duration) -> Result<(), Error>
             let _ = within(
                 world,
                 world.up_to(Duration::from_millis(2)),
-                guard.release(),
+                callers.ask(guard.release()),
             )
             .await;
         }
         _ => {
-            let _ = guard.release().await;
+            let _ = callers.ask(guard.release()).await;
         }
     }
     Ok(())
