@@ -27,6 +27,11 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// The time since some fixed moment.
     fn now(&self) -> Duration;
+
+    /// Tasks that have not ended, beside the scenario itself, where the runtime or whoever spawns on it can tell.
+    fn tasks(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A runtime by its name.

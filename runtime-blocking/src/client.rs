@@ -33,13 +33,7 @@ impl Client {
             process: std::process::id(),
             hub: Arc::downgrade(&hub),
             #[cfg(unix)]
-            reader: match config.endpoint() {
-                Some(_) => Some(
-                    Reader::new(driver.pump(), &hub)
-                        .map_err(|error| no("sockets to wait on", &error))?,
-                ),
-                None => None,
-            },
+            reader: config.endpoint().map(|_| Reader::new(driver.pump(), &hub)),
         };
         hub::spawn(driver, hub, poller).map_err(|error| no("thread", &error))?;
         Ok((locks, Arc::new(client)))

@@ -51,7 +51,7 @@ impl Dial {
             },
             #[cfg(unix)]
             Endpoint::Unix { path } => {
-                let socket = Socket::connect_unix(&path, self.hub.registry())?;
+                let socket = Socket::connect_unix(&path, &self.hub)?;
                 (VecDeque::new(), Some(socket))
             }
             _ => {
@@ -90,7 +90,7 @@ impl Dial {
                     Ok(false) => *error = Some(io::ErrorKind::TimedOut.into()),
                     Err(why) => *error = Some(why),
                 }
-                open.watch(false, self.hub.registry());
+                open.watch(false, &self.hub);
             }
             let Some(address) = left.pop_front() else {
                 let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
@@ -98,7 +98,7 @@ impl Dial {
             };
             self.hub
                 .have_patience((!left.is_empty()).then_some(PATIENCE));
-            match Socket::connect(address, self.hub.registry()) {
+            match Socket::connect(address, &self.hub) {
                 Ok(begun) => *socket = Some(begun),
                 Err(why) => *error = Some(why),
             }
@@ -141,7 +141,7 @@ impl Drop for Dial {
             ..
         } = &self.stage
         {
-            socket.watch(false, self.hub.registry());
+            socket.watch(false, &self.hub);
         }
     }
 }

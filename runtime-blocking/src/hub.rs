@@ -47,8 +47,8 @@ pub(crate) fn on_driver_thread() -> bool {
 pub(crate) struct Hub {
     process: u32,
     clock: Clock,
-    registry: Registry,
-    alarm: mio::Waker,
+    /// Goes with the thread, however long a handle is kept: it has files.
+    ear: Mutex<Option<Ear>>,
     state: AtomicU8,
     /// When the timer fires, in microseconds.
     due: AtomicU64,
@@ -63,6 +63,12 @@ pub(crate) struct Hub {
     fired: Mutex<Option<Vec<Arc<Watch>>>>,
 }
 
+/// The way into the poller of the driver's thread.
+struct Ear {
+    registry: Registry,
+    alarm: mio::Waker,
+}
+
 const NEVER: u64 = u64::MAX;
 
 impl Hub {
@@ -72,8 +78,10 @@ impl Hub {
         let hub = Hub {
             process: std::process::id(),
             clock: Clock::new(),
-            registry: poller.registry().try_clone()?,
-            alarm: mio::Waker::new(poller.registry(), WAKE)?,
+            ear: Mutex::new(Some(Ear {
+                registry: poller.registry().try_clone()?,
+                alarm: mio::Waker::new(poller.registry(), WAKE)?,
+            })),
             state: AtomicU8::new(RUNNING),
             due: AtomicU64::new(NEVER),
             rung: AtomicBool::new(false),
@@ -85,15 +93,27 @@ impl Hub {
         Ok((Arc::new(hub), poller))
     }
 
-    pub(crate) fn registry(&self) -> &Registry {
-        &self.registry
+    /// Changes what the driver's thread waits on.
+    ///
+    /// # Errors
+    /// The system's; or the thread has ended.
+    pub(crate) fn in_poller(
+        &self,
+        change: impl FnOnce(&Registry) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match &*lock(&self.ear) {
+            Some(ear) => change(&ear.registry),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 
     /// The driver's future is to be polled.
     pub(crate) fn wake(&self) {
-        if self.state.swap(NOTIFIED, Ordering::AcqRel) == SLEEPING {
+        if self.state.swap(NOTIFIED, Ordering::AcqRel) == SLEEPING
+            && let Some(ear) = &*lock(&self.ear)
+        {
             // It fails only where the poller is gone, and then so is the thread.
-            let _ = self.alarm.wake();
+            let _ = ear.alarm.wake();
         }
     }
 
@@ -111,10 +131,12 @@ impl Hub {
     pub(crate) fn forget(&self, socket: &Arc<Socket>) {
         let mut open = lock(&self.socket);
         // Taken out of the poller by hand: another process that was forked off may keep the connection open.
-        socket.watch(false, &self.registry);
+        socket.watch(false, self);
         if open.as_ref().is_some_and(|open| Arc::ptr_eq(open, socket)) {
             *open = None;
         }
+        drop(open);
+        socket.let_go();
     }
 
     pub(crate) fn resolving(&self) -> MutexGuard<'_, Option<Arc<Resolution>>> {
@@ -209,7 +231,7 @@ fn run(mut driver: Driver, hub: &Arc<Hub>, mut poller: Poller) {
         }
         let away = pump.look_away();
         if let Some(socket) = &*lock(&hub.socket) {
-            socket.watch(!away, &hub.registry);
+            socket.watch(!away, hub);
         }
         let timeout = hub.timeout(away);
         let asleep =
@@ -231,6 +253,7 @@ fn run(mut driver: Driver, hub: &Arc<Hub>, mut poller: Poller) {
         }
     }
     drop(driver);
+    *lock(&hub.ear) = None;
     // Whatever fires from now on is told by whoever hears it.
     let last = lock(&hub.fired).take();
     last.iter().flatten().for_each(Watch::tell);

@@ -17,7 +17,7 @@ const RUNNING: u8 = 0;
 const NOTIFIED: u8 = 1;
 /// It is parked.
 const PARKED: u8 = 2;
-/// It is in poll(2), on a socket and its client's bell.
+/// It is in poll(2), on a socket and its bell.
 #[cfg(unix)]
 const POLLING: u8 = 3;
 
@@ -29,7 +29,7 @@ thread_local! {
 pub(crate) struct Parker {
     state: AtomicU8,
     thread: Thread,
-    /// The bell that the thread hears while it polls; locked for a moment only. It ends with its client, not with the thread.
+    /// The bell that the thread hears while it polls; locked for a moment only. It ends with its socket, not with the thread.
     #[cfg(unix)]
     bell: std::sync::Mutex<std::sync::Weak<Bell>>,
 }

@@ -2,14 +2,12 @@
 
 use std::cell::Cell;
 use std::future::Future;
-use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use tenure_client::{Borrowed, Pump, Room};
 
-use crate::bell::Bell;
 use crate::hub::Hub;
 use crate::parker::Parker;
 use crate::socket::Socket;
@@ -22,16 +20,12 @@ thread_local! {
 pub(crate) struct Reader {
     pump: Pump,
     hub: Weak<Hub>,
-    bell: Arc<Bell>,
 }
 
 impl Reader {
-    pub(crate) fn new(pump: Pump, hub: &Arc<Hub>) -> io::Result<Reader> {
-        Ok(Reader {
-            pump,
-            hub: Arc::downgrade(hub),
-            bell: Arc::new(Bell::new()?),
-        })
+    pub(crate) fn new(pump: Pump, hub: &Arc<Hub>) -> Reader {
+        let hub = Arc::downgrade(hub);
+        Reader { pump, hub }
     }
 
     /// Makes a request in the process of the client and waits for its answer: on the socket as long as it is the only one, parked otherwise.
@@ -75,14 +69,17 @@ struct Turn<'a> {
 impl Turn<'_> {
     /// Waits for the socket or for a waker, and takes in what has come. Whether to go on.
     fn wait(&mut self, parker: &Parker) -> bool {
-        let Reader { pump, hub, bell } = self.reader;
+        let Reader { pump, hub } = self.reader;
         if self.socket.is_none() {
             self.socket = hub.upgrade().and_then(|hub| hub.socket());
         }
         let Some(socket) = &self.socket else {
             return false;
         };
-        match parker.wait_on(&**socket, bell) {
+        match parker.wait_on(&**socket, socket.bell()) {
+            // Not waited on any longer than it takes to hear of that, whatever there is instead: it is reset, or closed, when
+            // the last one lets go.
+            _ if socket.is_over() => false,
             Ok(true) => {
                 let mut room = ROOM.try_with(Cell::take).unwrap_or_default();
                 self.borrowed

@@ -1,26 +1,32 @@
 //! The socket, shared by whoever waits on it.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use mio::Interest;
 use mio::net::TcpStream;
 #[cfg(unix)]
 use mio::net::UnixStream;
-use mio::{Interest, Registry};
 use socket2::SockRef;
 use tenure_client::binding::Stream;
 
+#[cfg(unix)]
+use crate::bell::Bell;
 use crate::hub::{Hub, SOCKET};
 
 /// A non-blocking socket. It is closed when the last of those who wait on it lets go, so that its number cannot become
-/// that of another file under a thread in poll(2).
+/// that of another file under a thread in poll(2). It has a bell for that thread, which goes with it.
 #[derive(Debug)]
 pub(crate) struct Socket {
     kind: Kind,
+    #[cfg(unix)]
+    bell: Arc<Bell>,
+    /// The client has let go of it.
+    is_over: AtomicBool,
     /// The driver's poller has it.
     watched: AtomicBool,
     /// It took everything that it was offered last, or has become writable since.
@@ -36,23 +42,28 @@ enum Kind {
 
 impl Socket {
     /// Begins to connect, watched by the driver's poller.
-    pub(crate) fn connect(address: SocketAddr, registry: &Registry) -> io::Result<Socket> {
-        Socket::watched(Kind::Tcp(TcpStream::connect(address)?), registry)
+    pub(crate) fn connect(address: SocketAddr, hub: &Hub) -> io::Result<Socket> {
+        Socket::watched(Kind::Tcp(TcpStream::connect(address)?), hub)
     }
 
     #[cfg(unix)]
-    pub(crate) fn connect_unix(path: &std::path::Path, registry: &Registry) -> io::Result<Socket> {
-        Socket::watched(Kind::Unix(UnixStream::connect(path)?), registry)
+    pub(crate) fn connect_unix(path: &std::path::Path, hub: &Hub) -> io::Result<Socket> {
+        Socket::watched(Kind::Unix(UnixStream::connect(path)?), hub)
     }
 
-    fn watched(mut kind: Kind, registry: &Registry) -> io::Result<Socket> {
-        match &mut kind {
+    fn watched(mut kind: Kind, hub: &Hub) -> io::Result<Socket> {
+        #[cfg(unix)]
+        let bell = Arc::new(Bell::new()?);
+        hub.in_poller(|registry| match &mut kind {
             Kind::Tcp(stream) => registry.register(stream, SOCKET, INTEREST),
             #[cfg(unix)]
             Kind::Unix(stream) => registry.register(stream, SOCKET, INTEREST),
-        }?;
+        })?;
         Ok(Socket {
             kind,
+            #[cfg(unix)]
+            bell,
+            is_over: AtomicBool::new(false),
             watched: AtomicBool::new(true),
             writable: AtomicBool::new(true),
         })
@@ -82,7 +93,7 @@ impl Socket {
 
     /// The driver's poller is to have it, or not. Where callers cannot wait on it, it always has. An event that was missed
     /// in between comes when it is taken in again.
-    pub(crate) fn watch(&self, watched: bool, registry: &Registry) {
+    pub(crate) fn watch(&self, watched: bool, hub: &Hub) {
         #[cfg(unix)]
         {
             use mio::unix::SourceFd;
@@ -93,13 +104,30 @@ impl Socket {
             }
             let fd = self.as_fd().as_raw_fd();
             // It fails for want of memory only. Then the driver sees what happens when its timer fires.
-            let _ = match watched {
+            let _ = hub.in_poller(|registry| match watched {
                 true => registry.register(&mut SourceFd(&fd), SOCKET, INTEREST),
                 false => registry.deregister(&mut SourceFd(&fd)),
-            };
+            });
         }
         #[cfg(not(unix))]
-        let _ = (watched, registry, &self.watched);
+        let _ = (watched, hub, &self.watched);
+    }
+
+    /// Whoever waits on it is to stop: only then is it closed.
+    pub(crate) fn let_go(&self) {
+        self.is_over.store(true, Ordering::Release);
+        #[cfg(unix)]
+        self.bell.ring();
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn bell(&self) -> &Arc<Bell> {
+        &self.bell
     }
 
     /// The poller says that it takes something again.
@@ -123,18 +151,15 @@ impl Socket {
         }
     }
 
-    /// A reset instead of an orderly end, as soon as nobody waits on it; and nobody does for long.
+    /// A reset instead of an orderly end, once it is closed.
     fn abort(&self) {
         match &self.kind {
             Kind::Tcp(stream) => {
                 // If it cannot be set, the connection ends in order, and only a key may live on for one TTL.
                 let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-                let _ = stream.shutdown(Shutdown::Read);
             }
             #[cfg(unix)]
-            Kind::Unix(stream) => {
-                let _ = stream.shutdown(Shutdown::Read);
-            }
+            Kind::Unix(_) => {}
         }
     }
 }

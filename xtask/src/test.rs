@@ -170,7 +170,7 @@ fn redis(steps: &mut Steps, nextest: bool, without: &BTreeSet<ServerKind>) -> Re
             true => {
                 "cargo nextest run --config-file tests/nextest.toml -p tenure-conformance -E 'kind(test)'"
             }
-            false => "cargo test -p tenure-conformance --test conformance -- --test-threads 1",
+            false => "cargo test -p tenure-conformance --tests -- --test-threads 1",
         },
     )
 }

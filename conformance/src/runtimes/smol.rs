@@ -11,38 +11,52 @@ use crate::runtime::{Play, Runtime};
 use crate::{Boxed, Outcome};
 
 pub(super) fn on_smol(play: Play) -> Outcome {
-    let runtime = Spawning::new(|driver| smol::spawn(driver).detach());
+    let runtime = Spawning::new(|task| smol::spawn(task).detach());
     // As a task, so that it is polled by the executor's thread.
     smol::block_on(smol::spawn(async { play(runtime).await }))
 }
 
 pub(super) fn on_async_std(play: Play) -> Outcome {
-    let runtime = Spawning::new(|driver| drop(async_std::task::spawn(driver)));
+    let runtime = Spawning::new(|task| drop(async_std::task::spawn(task)));
     async_std::task::block_on(async_std::task::spawn(async { play(runtime).await }))
 }
 
 struct Spawning {
-    spawn: fn(Driver),
+    spawn: fn(Boxed<()>),
     began: Instant,
+    /// Each task has one.
+    token: Arc<()>,
 }
 
 impl Spawning {
-    fn new(spawn: fn(Driver)) -> Arc<Spawning> {
-        let began = Instant::now();
-        Arc::new(Spawning { spawn, began })
+    fn new(spawn: fn(Boxed<()>)) -> Arc<Spawning> {
+        let (began, token) = (Instant::now(), Arc::new(()));
+        Arc::new(Spawning {
+            spawn,
+            began,
+            token,
+        })
+    }
+
+    fn drive(&self, driver: Driver) {
+        let token = Arc::clone(&self.token);
+        (self.spawn)(Box::pin(async {
+            let _token = token;
+            driver.await;
+        }));
     }
 }
 
 impl Runtime for Spawning {
     fn open(&self, config: &Config) -> Result<Box<dyn Verbs>, Error> {
         let (locks, driver) = connect_with(SmolBinding::new(), config)?;
-        (self.spawn)(driver);
+        self.drive(driver);
         Ok(Box::new(locks))
     }
 
     fn memory(&self, config: &Config) -> Result<Box<dyn Verbs>, Error> {
         let (locks, driver) = memory_with(SmolBinding::new(), config)?;
-        (self.spawn)(driver);
+        self.drive(driver);
         Ok(Box::new(locks))
     }
 
@@ -54,5 +68,9 @@ impl Runtime for Spawning {
 
     fn now(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    fn tasks(&self) -> Option<usize> {
+        Some(Arc::strong_count(&self.token) - 1)
     }
 }

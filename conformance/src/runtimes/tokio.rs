@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tenure_client::{Config, Error};
 use tenure_tokio::{connect_lazily, memory_config};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 
 use crate::party::Verbs;
 use crate::runtime::{Play, Runtime};
@@ -48,5 +48,9 @@ impl Runtime for Tokio {
 
     fn now(&self) -> Duration {
         self.0.elapsed()
+    }
+
+    fn tasks(&self) -> Option<usize> {
+        Some(Handle::current().metrics().num_alive_tasks())
     }
 }
