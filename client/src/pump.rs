@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn s16_a_caller_stops_when_it_is_not_alone_any_more_or_cut_off() {
+    fn s17_a_caller_stops_when_it_is_not_alone_any_more_or_cut_off() {
         for in_flight in [Some(2), Some(0), None] {
             let mut reading = Reading::default();
             let borrowed = borrow(&mut reading);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn s16_the_driver_looks_away_for_one_command_and_is_needed_for_the_second() {
+    fn s17_the_driver_looks_away_for_one_command_and_is_needed_for_the_second() {
         let mut reading = Reading::default();
         assert!(!reading.look_away(Some(0)));
         borrow(&mut reading);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn s16_the_driver_looks_away_between_requests_that_follow_each_other_and_not_for_longer() {
+    fn s17_the_driver_looks_away_between_requests_that_follow_each_other_and_not_for_longer() {
         let mut reading = Reading::default();
         let borrowed = borrow(&mut reading);
         assert!(!reading.goes_on(borrowed, Some(0)));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tenure_client::binding::{Binding, Endpoint, Stream, Timer};
 use tenure_client::{
-    Acquiring, Config, Driver, Error, Lock, Locks, Pump, Room, Tick, connect_with,
+    Acquiring, Borrowed, Config, Driver, Error, Lock, Locks, Pump, Room, Tick, connect_with,
 };
 
 const LEASE: Duration = Duration::from_secs(10);
@@ -25,17 +25,18 @@ const GRANTED: &str = "_\r\n";
 #[test]
 fn a_callers_turn_brings_its_answer() {
     let mut bench = Bench::start();
-    assert!(bench.pump.borrow());
+    let borrowed = bench.borrow();
     let mut acquiring = pin!(bench.acquire("a"));
     assert!(poll(&mut acquiring).is_pending());
     // One at a time.
-    assert!(!bench.pump.borrow());
-    assert!(bench.pump.turn(&mut bench.room), "nothing has come");
+    assert_eq!(bench.pump.borrow(), None);
+    assert!(bench.turn(borrowed), "nothing has come");
     bench.say(GRANTED);
-    assert!(!bench.pump.turn(&mut bench.room), "it has its answer");
+    assert!(!bench.turn(borrowed), "it has its answer");
     let answer = poll(&mut acquiring);
     assert!(matches!(answer, Poll::Ready(Ok(_))), "{answer:?}");
-    assert!(bench.pump.borrow(), "the waiting is free again");
+    // The waiting is free again.
+    bench.borrow();
 }
 
 /// A renewal's answer has arrived, and nobody has read it until the hold would be given up.
@@ -43,6 +44,7 @@ fn a_callers_turn_brings_its_answer() {
 fn s2_a_callers_turn_takes_in_what_has_arrived_before_anything_is_given_up() {
     let mut bench = Bench::start();
     let lock = bench.lock("a");
+    let borrowed = bench.borrow();
     bench.pass(LEASE / 5);
     bench.drive();
     let renewal = bench.last_command();
@@ -50,14 +52,14 @@ fn s2_a_callers_turn_takes_in_what_has_arrived_before_anything_is_given_up() {
     let value = &renewal[2];
     bench.say(&format!("${}\r\n{value}\r\n", value.len()));
     bench.pass(LEASE / 2);
-    bench.pump.turn(&mut bench.room);
+    bench.turn(borrowed);
     assert_eq!(lock.check(), Ok(()));
     assert!(lock.remaining() > LEASE / 10);
 }
 
 /// The driver has looked away for the one command of a caller that does not wait for it any more.
 #[test]
-fn s16_what_is_given_back_is_the_drivers_at_once() {
+fn s17_what_is_given_back_is_the_drivers_at_once() {
     struct Flag(AtomicBool);
     impl Wake for Flag {
         fn wake(self: Arc<Self>) {
@@ -66,7 +68,7 @@ fn s16_what_is_given_back_is_the_drivers_at_once() {
     }
 
     let mut bench = Bench::start();
-    assert!(bench.pump.borrow());
+    let borrowed = bench.borrow();
     let mut acquiring = pin!(bench.acquire("a"));
     assert!(poll(&mut acquiring).is_pending());
     let flag = Arc::new(Flag(AtomicBool::new(false)));
@@ -75,14 +77,14 @@ fn s16_what_is_given_back_is_the_drivers_at_once() {
     assert!(Pin::new(&mut bench.driver).poll(&mut cx).is_pending());
     assert!(bench.pump.look_away());
     assert!(!flag.0.load(Ordering::SeqCst));
-    bench.pump.give_back();
+    bench.pump.give_back(borrowed);
     assert!(flag.0.load(Ordering::SeqCst));
     assert!(!bench.pump.look_away());
 }
 
 /// Whoever is woken may use the client at once, on another thread, too.
 #[test]
-fn s16_a_callers_turn_wakes_nobody_under_the_clients_lock() {
+fn s17_a_callers_turn_wakes_nobody_under_the_clients_lock() {
     struct Visitor {
         pump: Pump,
         was_let_in: AtomicBool,
@@ -92,7 +94,7 @@ fn s16_a_callers_turn_wakes_nobody_under_the_clients_lock() {
             let (sender, receiver) = channel();
             let pump = self.pump.clone();
             thread::spawn(move || {
-                pump.give_back();
+                pump.look_away();
                 sender.send(()).ok();
             });
             let was_let_in = receiver.recv_timeout(LONG).is_ok();
@@ -106,17 +108,18 @@ fn s16_a_callers_turn_wakes_nobody_under_the_clients_lock() {
         was_let_in: AtomicBool::new(false),
     });
     let waker = Waker::from(Arc::clone(&visitor));
+    let borrowed = bench.borrow();
     let mut acquiring = pin!(bench.acquire("a"));
     let mut cx = Context::from_waker(&waker);
     assert!(acquiring.as_mut().poll(&mut cx).is_pending());
     bench.say(GRANTED);
-    bench.pump.turn(&mut bench.room);
+    bench.turn(borrowed);
     assert!(visitor.was_let_in.load(Ordering::SeqCst));
     assert!(matches!(poll(&mut acquiring), Poll::Ready(Ok(_))));
 }
 
 #[test]
-fn s17_a_copy_sends_nothing_and_holds_nothing() {
+fn s18_a_copy_sends_nothing_and_holds_nothing() {
     let mut bench = Bench::start();
     let (lock, spare) = (bench.lock("a"), bench.lock("spare"));
     let mut pending = Box::pin(bench.acquire("b"));
@@ -162,6 +165,15 @@ struct Wire {
 }
 
 impl Bench {
+    /// Borrows the waiting, which must be to be had.
+    fn borrow(&self) -> Borrowed {
+        self.pump.borrow().expect("nobody waits")
+    }
+
+    fn turn(&mut self, borrowed: Borrowed) -> bool {
+        self.pump.turn(borrowed, &mut self.room)
+    }
+
     /// Connected, and nothing asked for.
     fn start() -> Bench {
         let (now, forked) = (Arc::default(), Arc::default());

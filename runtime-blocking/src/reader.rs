@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use tenure_client::{Borrowed, Pump, Room};
 
+use crate::bell::Bell;
 use crate::hub::Hub;
 use crate::parker::Parker;
 use crate::socket::Socket;
@@ -53,8 +54,8 @@ impl Reader {
     fn borrow(&self) -> Option<Turn<'_>> {
         Some(Turn {
             reader: self,
-            socket: None,
             borrowed: Some(self.pump.borrow()?),
+            place: None,
         })
     }
 }
@@ -62,21 +63,27 @@ impl Reader {
 /// The waiting on the socket, while this thread has it.
 struct Turn<'a> {
     reader: &'a Reader,
-    socket: Option<Arc<Socket>>,
     borrowed: Option<Borrowed>,
+    place: Option<Place>,
+}
+
+/// What a thread waits on: the socket, and a bell for its waker.
+struct Place {
+    socket: Arc<Socket>,
+    bell: Arc<Bell>,
 }
 
 impl Turn<'_> {
     /// Waits for the socket or for a waker, and takes in what has come. Whether to go on.
     fn wait(&mut self, parker: &Parker) -> bool {
         let Reader { pump, hub } = self.reader;
-        if self.socket.is_none() {
-            self.socket = hub.upgrade().and_then(|hub| hub.socket());
+        if self.place.is_none() {
+            self.place = hub.upgrade().and_then(|hub| Place::on(hub.socket()?));
         }
-        let Some(socket) = &self.socket else {
+        let Some(Place { socket, bell }) = &self.place else {
             return false;
         };
-        match parker.wait_on(&**socket, socket.bell()) {
+        match parker.wait_on(&**socket, bell) {
             // Not waited on any longer than it takes to hear of that, whatever there is instead: it is reset, or closed, when
             // the last one lets go.
             _ if socket.is_over() => false,
@@ -98,5 +105,18 @@ impl Drop for Turn<'_> {
         if let Some(borrowed) = self.borrowed {
             self.reader.pump.give_back(borrowed);
         }
+    }
+}
+
+impl Place {
+    fn on(socket: Arc<Socket>) -> Option<Place> {
+        let bell = socket.bells().take().ok()?;
+        Some(Place { socket, bell })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.socket.bells().give_back(Arc::clone(&self.bell));
     }
 }

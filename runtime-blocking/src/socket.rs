@@ -15,16 +15,16 @@ use socket2::SockRef;
 use tenure_client::binding::Stream;
 
 #[cfg(unix)]
-use crate::bell::Bell;
+use crate::bell::Bells;
 use crate::hub::{Hub, SOCKET};
 
 /// A non-blocking socket. It is closed when the last of those who wait on it lets go, so that its number cannot become
-/// that of another file under a thread in poll(2). It has a bell for that thread, which goes with it.
+/// that of another file under a thread in poll(2). It has the bells for such threads, which go with it.
 #[derive(Debug)]
 pub(crate) struct Socket {
     kind: Kind,
     #[cfg(unix)]
-    bell: Arc<Bell>,
+    bells: Bells,
     /// The client has let go of it.
     is_over: AtomicBool,
     /// The driver's poller has it.
@@ -52,8 +52,6 @@ impl Socket {
     }
 
     fn watched(mut kind: Kind, hub: &Hub) -> io::Result<Socket> {
-        #[cfg(unix)]
-        let bell = Arc::new(Bell::new()?);
         hub.in_poller(|registry| match &mut kind {
             Kind::Tcp(stream) => registry.register(stream, SOCKET, INTEREST),
             #[cfg(unix)]
@@ -62,7 +60,7 @@ impl Socket {
         Ok(Socket {
             kind,
             #[cfg(unix)]
-            bell,
+            bells: Bells::default(),
             is_over: AtomicBool::new(false),
             watched: AtomicBool::new(true),
             writable: AtomicBool::new(true),
@@ -117,7 +115,7 @@ impl Socket {
     pub(crate) fn let_go(&self) {
         self.is_over.store(true, Ordering::Release);
         #[cfg(unix)]
-        self.bell.ring();
+        self.bells.ring_out();
     }
 
     #[cfg(unix)]
@@ -126,8 +124,8 @@ impl Socket {
     }
 
     #[cfg(unix)]
-    pub(crate) fn bell(&self) -> &Arc<Bell> {
-        &self.bell
+    pub(crate) fn bells(&self) -> &Bells {
+        &self.bells
     }
 
     /// The poller says that it takes something again.

@@ -15,7 +15,7 @@ use peer::Peer;
 use tenure_blocking::{Error, Lock, Locks};
 
 #[test]
-fn s17_a_forked_process_writes_nothing() {
+fn s18_a_forked_process_writes_nothing() {
     let peer = Peer::start(|_, _, _| true);
     let locks = tenure_blocking::connect_config(&peer.config()).unwrap();
     let lock = locks.acquire("a").unwrap();
