@@ -21,7 +21,7 @@ const ROUNDS: usize = 32;
 
 /// Reads, keeps time and reconnects: a future to be run beside the program's own.
 ///
-/// It ends once every handle and guard is gone, or after [`Locks::close`], when everything is released or has expired.
+/// It ends once every handle and guard is gone, or after [`Locks::close`](crate::Locks::close), when everything is released or has expired.
 /// If it is dropped before - its runtime ends - the client is closed: requests fail, holds are told, and what a dropped
 /// guard still has to release is written as far as the socket takes it.
 #[must_use = "nothing is read and nothing is renewed unless the driver is run: spawn it"]
