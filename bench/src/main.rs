@@ -28,7 +28,7 @@ const BUDGETS: [Budget; 2] = [
         who: "tenure-blocking",
         instructions: 15_700,
         allocations: 2,
-        system_calls: 12,
+        system_calls: 10,
     },
 ];
 const BYTES_PER_LEASE: u64 = 700;

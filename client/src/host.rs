@@ -7,7 +7,7 @@
 mod driver;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 
 use tenure_core::error::{ConfigError, Failure};
@@ -317,7 +317,13 @@ impl<M: Machine, B: Binding> Pumped for Shared<M, B> {
     }
 
     fn borrow(&self) -> Option<Borrowed> {
-        let mut state = self.lock();
+        // Never waited for. Nothing was asked of the binding yet, and in a forked process the lock of a copy may never be given
+        // back; otherwise somebody is at it, and the caller is not alone.
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         let in_flight = state.machine.in_flight();
         state.reading.borrow(in_flight)
     }
@@ -406,13 +412,18 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
         }
     }
 
-    fn end(&self, hold: &Arc<Hold>, how: End) {
-        if self.is_copy() {
-            return;
+    fn end(&self, hold: &Arc<Hold>, how: End) -> Result<(), Error> {
+        if let Some(error) = self.refusal() {
+            return Err(error);
         }
-        let Some(id) = hold.id() else { return };
+        let Some(id) = hold.id() else { return Ok(()) };
         let observed = self.0.observer.is_some();
         self.0.change(|state, now, wakers| {
+            // Told of a loss already: the guard goes, which is when the clean-up may be sent.
+            let how = match hold.lost() {
+                Some(_) if how == End::Release => End::Drop,
+                _ => how,
+            };
             let waited = hold.waiting(now);
             let held = hold.let_go(now, wakers);
             if how == End::Drop && observed {
@@ -431,6 +442,7 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
                 state.end_releases(now, observed, wakers);
             }
         });
+        Ok(())
     }
 
     fn renew(&self, hold: &Arc<Hold>) {

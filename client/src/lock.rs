@@ -88,7 +88,8 @@ impl Lock {
     /// neither before nor after that.
     ///
     /// # Errors
-    /// [`Error::Lost`]: it was lost before, and why.
+    /// [`Error::Lost`]: it was lost before, and why. [`Error::Forked`] in a process that was forked off: there nothing is
+    /// released.
     pub fn release(self) -> Release {
         Release {
             lock: Some(self),
@@ -99,14 +100,14 @@ impl Lock {
     /// Stops renewing and leaves the key to its TTL: nobody else gets the lock before.
     pub fn abandon(mut self) {
         self.ended = true;
-        self.held.store.end(&self.held.hold, End::Abandon);
+        let _ = self.held.store.end(&self.held.hold, End::Abandon);
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         if !self.ended {
-            self.held.store.end(&self.held.hold, End::Drop);
+            let _ = self.held.store.end(&self.held.hold, End::Drop);
         }
     }
 }
@@ -216,13 +217,9 @@ impl Future for Release {
         if let Some(mut lock) = self.lock.take() {
             let held = lock.held();
             lock.ended = true;
-            // Told of a loss already: the guard goes, which is when the clean-up may be sent.
-            let how = if held.hold.lost().is_some() {
-                End::Drop
-            } else {
-                End::Release
-            };
-            held.store.end(&held.hold, how);
+            if let Err(error) = held.store.end(&held.hold, End::Release) {
+                return Poll::Ready(Err(error));
+            }
             self.held = Some(held);
         }
         let Some(held) = &self.held else {

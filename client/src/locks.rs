@@ -302,7 +302,7 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         if let Some((hold, store)) = &self.asked {
-            store.end(hold, End::Drop);
+            let _ = store.end(hold, End::Drop);
         }
     }
 }

@@ -39,8 +39,8 @@ impl Pump {
     }
 
     /// For a calling thread that may wait on the transport for the answer to the command it is about to send: nothing is in
-    /// flight, and nobody else does. From here on the driver is not woken for the first command. Not to be called in a forked
-    /// process, as nothing of this.
+    /// flight, and nobody else does. From here on the driver is not woken for the first command. It waits for nothing: it and,
+    /// if the request is refused, [`give_back`](Pump::give_back) are all of this that may be called in a forked process.
     pub fn borrow(&self) -> Option<Borrowed> {
         self.0.borrow()
     }

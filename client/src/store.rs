@@ -23,7 +23,10 @@ pub trait Store: Send + Sync + 'static {
     fn acquire(&self, options: &LockOptions, hold: &Arc<Hold>);
 
     /// Ends a request or a hold.
-    fn end(&self, hold: &Arc<Hold>, how: End);
+    ///
+    /// # Errors
+    /// The [`refusal`](Store::refusal), if there is one: then nothing was done.
+    fn end(&self, hold: &Arc<Hold>, how: End) -> Result<(), Error>;
 
     /// Renews as soon as possible; told to the hold.
     fn renew(&self, hold: &Arc<Hold>);

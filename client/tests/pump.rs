@@ -131,9 +131,9 @@ fn s18_a_copy_sends_nothing_and_holds_nothing() {
     assert!(!lock.is_held());
     assert_eq!(lock.check(), Err(forked.clone()));
     let answer = poll(&mut pin!(bench.acquire("c")));
-    assert!(matches!(answer, Poll::Ready(Err(error)) if error == forked));
+    assert!(matches!(answer, Poll::Ready(Err(error)) if error == forked.clone()));
     let _ = poll(&mut pin!(lock.renew_now()));
-    let _ = poll(&mut pin!(spare.release()));
+    assert_eq!(poll(&mut pin!(spare.release())), Poll::Ready(Err(forked)));
     assert!(poll(&mut pin!(bench.locks.close())).is_ready());
     drop(pending);
     drop(lock);
@@ -145,6 +145,29 @@ fn s18_a_copy_sends_nothing_and_holds_nothing() {
     assert_eq!(lock_of(&wire).sent, before);
     // The driver of a copy is never run, and never dropped.
     std::mem::forget(driver);
+}
+
+/// It is what a verb does before it has asked which process this is: the client's lock may be one that is never given back.
+#[test]
+fn s18_the_waiting_is_borrowed_without_waiting() {
+    let bench = Bench::start();
+    // Whoever writes waits from here on, with the client's lock.
+    let wire = lock_of(&bench.wire);
+    let (sender, receiver) = channel();
+    thread::scope(|scope| {
+        let mut acquiring = Box::pin(bench.acquire("a"));
+        scope.spawn(move || poll(&mut acquiring.as_mut()).is_pending());
+        let pump = bench.pump.clone();
+        thread::spawn(move || {
+            while let Some(borrowed) = pump.borrow() {
+                pump.give_back(borrowed);
+            }
+            sender.send(()).ok();
+        });
+        let answer = receiver.recv_timeout(LONG);
+        drop(wire);
+        assert_eq!(answer, Ok(()), "it waits for the lock");
+    });
 }
 
 /// A client, and the world it sees.

@@ -64,6 +64,16 @@ impl Client {
         Ok(())
     }
 
+    /// Comes first in a verb that is one request: that says by itself whether this process may make it, before anything is
+    /// waited for. So the system is asked for the process once.
+    pub(crate) fn enter_to_ask(&self) -> Result<(), Error> {
+        #[cfg(unix)]
+        if self.reader.is_some() && !hub::on_driver_thread() {
+            return Ok(());
+        }
+        self.enter()
+    }
+
     /// Whether this process was forked off from that of the client.
     pub(crate) fn is_copy(&self) -> bool {
         std::process::id() != self.process

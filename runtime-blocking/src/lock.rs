@@ -97,7 +97,7 @@ impl Lock {
     /// only the answer is not known.
     pub fn release(self) -> Result<Released, Error> {
         let Lock { guard, held, .. } = self;
-        held.client.enter()?;
+        held.client.enter_to_ask()?;
         held.client.ask(guard.release())
     }
 

@@ -217,7 +217,7 @@ impl Request {
     /// [`Error::Misconfigured`], [`Error::Protocol`], [`Error::Closed`], [`Error::Forked`].
     pub fn acquire(self) -> Result<Lock, Error> {
         let Request { inner, client } = self;
-        client.enter()?;
+        client.enter_to_ask()?;
         let lock = client.ask(inner.acquire())?;
         Ok(Lock::new(lock, client))
     }
@@ -229,7 +229,7 @@ impl Request {
     /// As for `acquire`, without `TimedOut`: a name that is taken is [`Attempt::Held`].
     pub fn try_acquire(self) -> Result<Attempt, Error> {
         let Request { inner, client } = self;
-        client.enter()?;
+        client.enter_to_ask()?;
         Ok(match client.ask(inner.try_acquire())? {
             tenure_client::Attempt::Acquired(lock) => Attempt::Acquired(Lock::new(lock, client)),
             tenure_client::Attempt::Held(holder) => Attempt::Held(holder),

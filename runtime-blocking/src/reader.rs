@@ -29,7 +29,8 @@ impl Reader {
         Reader { pump, hub }
     }
 
-    /// Makes a request in the process of the client and waits for its answer: on the socket as long as it is the only one, parked otherwise.
+    /// Makes a request and waits for its answer: on the socket as long as it is the only one, parked otherwise. In a forked
+    /// process the request is refused when it is polled first, and nothing is waited for.
     pub(crate) fn ask<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let parker = Parker::current();
