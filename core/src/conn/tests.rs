@@ -377,6 +377,44 @@ fn a_transport_that_never_takes_everything_does_not_make_the_buffer_grow() {
     assert!(conn.tx.capacity() < 4 * SENT_ROOM, "{}", conn.tx.capacity());
 }
 
+#[test]
+fn a_peer_whose_frames_never_end_with_a_read_is_understood_and_does_not_make_the_buffer_grow() {
+    let mut conn = ready();
+    submit(&mut conn, 0, LIMIT);
+    sent(&mut conn);
+    feed(&mut conn, b"+PO");
+    for tag in 1..10_000 {
+        assert!(matches!(conn.poll(), Ok(None)));
+        submit(&mut conn, tag, LIMIT);
+        sent(&mut conn);
+        feed(&mut conn, b"NG\r\n+PO");
+        let Ok(Some(Incoming::Reply(reply))) = conn.poll() else {
+            panic!("{tag}")
+        };
+        assert_eq!(
+            (reply.tag, reply.value.as_bytes()),
+            (tag - 1, Some(&b"PONG"[..]))
+        );
+    }
+    assert!(conn.rx.capacity() < 4 * RECV_ROOM, "{}", conn.rx.capacity());
+}
+
+#[test]
+fn what_arrives_after_the_end_belongs_to_nobody() {
+    let mut conn = ready();
+    submit(&mut conn, 1, LIMIT);
+    sent(&mut conn);
+    conn.end(|_| ());
+    // The transport had read it already.
+    feed(&mut conn, b"+PONG\r\n");
+    assert!(matches!(conn.poll(), Ok(None)));
+    // Nor does it belong to the next connection.
+    conn.open();
+    sent(&mut conn);
+    feed(&mut conn, HELLO3.as_bytes());
+    assert!(matches!(conn.poll(), Ok(Some(Incoming::Ready(_)))));
+}
+
 proptest! {
     /// Requests, partial writes, withdrawals and replies in any order: what leaves is whole commands in
     /// the order of the replies.
