@@ -142,6 +142,17 @@ fn s9_timed_out_comes_at_the_wait_and_knows_the_holder() {
 }
 
 #[test]
+fn s9_who_was_seen_before_a_refusal_that_showed_nobody_is_not_named_at_the_end_of_the_wait() {
+    let mut world = taken(ms(1));
+    let id = world.acquire("a", terms(ms(3_000)), Wait::For(ms(250)));
+    world.run(ms(100));
+    // From here on values may not be read: it may be anybody.
+    world.server.may_read = false;
+    world.run(ms(200));
+    assert_eq!(world.told(id), [&Notice::TimedOut(Holder::UNKNOWN)]);
+}
+
+#[test]
 fn s9_those_behind_a_hold_time_out_with_what_it_knows() {
     let mut world = World::new(Server::redis());
     let first = world.hold("a", terms(ms(30_000)));
@@ -200,6 +211,27 @@ fn s9_m6_a_late_grant_is_renewed_before_it_is_handed_over() {
             valid_until: awake + ms(900)
         }]
     );
+}
+
+#[test]
+fn s9_m6_the_confirmation_of_a_late_grant_may_take_longer_than_a_renewal() {
+    let mut world = World::new(Server::redis());
+    world.run(ms(30));
+    let terms = terms(ms(3_000));
+    let id = world.acquire("a", terms, Wait::Forever);
+    world.pause(ms(1_600));
+    // Nothing is held yet that a slow connection could lose.
+    world.latency = ms(200);
+    assert!(world.latency * 2 > terms.reply_limit());
+    let awake = world.now;
+    world.run(ms(410));
+    assert_eq!(
+        world.told(id),
+        [&Notice::Acquired {
+            valid_until: awake + ms(2_700)
+        }]
+    );
+    assert_eq!(world.dials, 1);
 }
 
 #[test]
