@@ -55,6 +55,27 @@ fn s8_a_release_that_finds_the_key_gone_says_so() {
 }
 
 #[test]
+fn s8_a_release_that_finds_only_a_late_attempt_of_its_own_says_that_the_key_was_gone() {
+    let mut world = World::new(Server::redis());
+    world.run(ms(30));
+    // Attempt 1 is under way when its connection dies; it arrives three seconds later.
+    world.zombies = Some(ms(3_000));
+    world.latency = ms(2);
+    let id = world.acquire("a", terms(ms(30_000)), Wait::Forever);
+    world.cut();
+    world.run(ms(50));
+    assert!(world.holds(id));
+    // Somebody deletes the key, and anybody may have had the name before attempt 1 took it.
+    world.server.keys.clear();
+    world.run(ms(3_000));
+    assert_eq!(world.key("a").unwrap().rsplit('.').next(), Some("1"));
+    world.release(id);
+    world.run(ms(10));
+    assert!(matches!(world.end(id).1, Notice::Lost { lost, .. } if lost.cause == Cause::Gone));
+    assert_eq!(world.key("a"), None);
+}
+
+#[test]
 fn s8_a_replaced_hold_says_by_whom() {
     let mut world = World::new(Server::redis());
     let id = world.hold("a", terms(ms(3_000)));
