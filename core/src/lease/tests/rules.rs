@@ -226,6 +226,35 @@ fn s6_a_withdrawn_attempt_leaves_nothing_to_clear() {
 }
 
 #[test]
+fn s6_a_withdrawn_attempt_leaves_an_earlier_one_to_clear() {
+    let mut lease = lease(Wait::Forever);
+    let first = op(&mut lease);
+    lease.handle_outcome(START, first.seq, no_reply(true));
+    let second = op(&mut lease);
+    lease.drop_guard(START);
+    assert_eq!(lease.poll_superseded(), Some(second));
+    lease.handle_purged(START, second.kind);
+    assert_eq!(op(&mut lease).kind, OpKind::Clear);
+    assert_eq!(lease.leftovers().as_slice(), [1]);
+}
+
+#[test]
+fn s6_a_close_forgets_no_clean_up_while_its_answer_can_come() {
+    let mut lease = lease(Wait::Forever);
+    let first = op(&mut lease);
+    lease.drop_guard(START);
+    lease.handle_outcome(START, first.seq, granted(START));
+    let clear = op(&mut lease);
+    lease.close(START);
+    // Its connection lives; only that of a dead one is forgotten after a time.
+    let late = START + MS * 4_000;
+    lease.handle_timeout(late);
+    assert!(lease.awaits(clear.seq));
+    lease.handle_outcome(late, clear.seq, no_reply(false));
+    assert_eq!(op(&mut lease).kind, OpKind::Clear);
+}
+
+#[test]
 fn s6_an_old_leftover_is_not_even_sent_when_it_has_expired() {
     let mut lease = lease(Wait::Forever);
     let op = op(&mut lease);
@@ -293,6 +322,28 @@ fn s8_a_clean_up_that_may_have_run_before_finds_nothing_and_that_is_no_loss() {
             stop_by: START
         }))
     );
+}
+
+#[test]
+fn s8_a_clean_up_that_was_not_executed_at_first_hides_no_loss() {
+    let failure = Failure::Server(ServerError::Loading);
+    for outcome in [
+        no_reply(false),
+        Outcome::Failed {
+            failure,
+            maybe_executed: false,
+        },
+    ] {
+        let mut lease = held();
+        lease.release(START);
+        let first = op(&mut lease);
+        lease.handle_outcome(START, first.seq, outcome);
+        lease.handle_timeout(START + MS * 100);
+        let second = op(&mut lease);
+        let nothing = Outcome::Cleared { mine: false };
+        lease.handle_outcome(START + MS * 100, second.seq, nothing);
+        assert!(matches!(lease.poll_event(), Some(Event::Lost(lost)) if lost.cause == Cause::Gone));
+    }
 }
 
 #[test]
