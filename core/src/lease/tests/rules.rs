@@ -239,6 +239,24 @@ fn s6_a_withdrawn_attempt_leaves_an_earlier_one_to_clear() {
 }
 
 #[test]
+fn s6_a_request_that_is_dropped_between_two_attempts_is_cleared_at_once() {
+    let mut lease = lease(Wait::Forever);
+    let first = op(&mut lease);
+    lease.handle_outcome(START, first.seq, no_reply(true));
+    let second = op(&mut lease);
+    let refused = Outcome::Refused {
+        own: None,
+        remaining: None,
+    };
+    lease.handle_outcome(START, second.seq, refused);
+    assert_eq!(lease.state(), State::Backoff);
+    // The process may end right after.
+    lease.drop_guard(START);
+    assert_eq!(op(&mut lease).kind, OpKind::Clear);
+    assert_eq!(lease.leftovers().as_slice(), [1]);
+}
+
+#[test]
 fn s6_a_close_forgets_no_clean_up_while_its_answer_can_come() {
     let mut lease = lease(Wait::Forever);
     let first = op(&mut lease);
@@ -394,6 +412,28 @@ fn s9_the_last_attempt_of_a_wait_is_the_last() {
         "{last:?}"
     );
     assert_eq!(now, START + MS * 100);
+}
+
+#[test]
+fn s9_the_next_attempt_comes_behind_the_end_of_the_others_lease_and_not_right_before_it() {
+    let mut lease = lease(Wait::Forever);
+    let (mut now, mut behind) = (START, 0);
+    for _ in 0..200 {
+        let op = op(&mut lease);
+        let refused = Outcome::Refused {
+            own: None,
+            remaining: Some(MS * 10),
+        };
+        lease.handle_outcome(now, op.seq, refused);
+        let end = now + MS * 10;
+        now = lease.deadline().at(now).unwrap();
+        assert!(now <= end + MS * 4);
+        // The server rounds what remains down.
+        behind += u32::from(now >= end + MS * 2);
+        lease.handle_timeout(now);
+    }
+    // Attempts are up to 400 ms apart: few come sooner by chance.
+    assert!(behind > 170, "{behind}");
 }
 
 #[test]
