@@ -181,9 +181,12 @@ fn m8_a_user_that_may_not_read_gets_the_plain_forms() {
     assert_eq!(clear, ["DELEX"]);
     // Who holds a name cannot be said then; one that was taken over looks gone.
     world.server.put("lock:b", b"other", None);
+    let from = world.server.log.len();
     let id = world.acquire("b", terms(ms(3_000)), Wait::Now);
     world.run(ms(10));
     assert_eq!(world.told(id), [&Notice::Held(Holder::UNKNOWN)]);
+    // Nor is it tried in vain.
+    assert_eq!(verbs(&world, from), ["SET NX"]);
     let id = world.hold("c", terms(ms(3_000)));
     world.server.put("lock:c", b"other", None);
     world.run(ms(700));
