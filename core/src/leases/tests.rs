@@ -157,6 +157,48 @@ fn an_incurable_link_error_ends_every_wait_with_its_text() {
 }
 
 #[test]
+fn a_renewal_that_failed_does_not_show_the_text_of_an_earlier_dial() {
+    let mut leases = leases();
+    let id = ask(&mut leases, START, b"a", Wait::Forever);
+    grant(&mut leases, START);
+    drain(&mut leases);
+    leases.handle_link_failed(START, Failure::Link(LinkFault::Dial), b"refused");
+    leases.renew_now(START, id);
+    let op = leases.poll_op(START).unwrap();
+    let failure = Failure::Server(crate::error::ServerError::Loading);
+    let outcome = Outcome::Failed {
+        failure,
+        maybe_executed: false,
+    };
+    leases.handle_outcome(START, id, op.seq, outcome);
+    let fault = Fault {
+        failure,
+        text: None,
+    };
+    assert_eq!(
+        leases.poll_event().map(|event| event.notice),
+        Some(Notice::RenewalFailed(fault))
+    );
+}
+
+#[test]
+fn whoever_has_outputs_to_take_does_not_sleep() {
+    let mut leases = leases();
+    assert_eq!(leases.deadline(), Deadline::Never);
+    // An operation, and nothing to tell,
+    ask(&mut leases, START, b"a", Wait::Forever);
+    assert_eq!(leases.deadline(), Deadline::Now);
+    assert_eq!(leases.timer(), Deadline::Never);
+    // something to tell, and no operation,
+    grant(&mut leases, START);
+    assert_eq!(leases.deadline(), Deadline::Now);
+    // or neither.
+    drain(&mut leases);
+    assert!(matches!(leases.deadline(), Deadline::At(..)));
+    assert_eq!(leases.deadline(), leases.timer());
+}
+
+#[test]
 fn s12_a_clock_that_falls_back_makes_nothing_be_forgotten_early() {
     let mut leases = leases();
     let id = ask(&mut leases, START, b"a", Wait::Forever);

@@ -407,3 +407,32 @@ fn a_key_that_is_not_permitted_does_not_stop_others_from_being_read() {
         );
     }
 }
+
+#[test]
+fn a_full_server_is_asked_by_script_for_a_renewal_and_not_for_a_take_over() {
+    use crate::conn::ServerInfo;
+    use crate::lease::{OpKind, Outcome};
+    use crate::plan::{Dialect, Form, Partial, ReplyTo, Sent, Verdict};
+    use crate::resp::Value;
+
+    let mut dialect = Dialect::of(&ServerInfo::default());
+    let full = ReplyTo {
+        value: Value::Error(b"OOM command not allowed when used memory > 'maxmemory'."),
+        expected: b"",
+        handed_out: crate::time::Tick::ZERO,
+        more: 0,
+    };
+    let mut verdict = |kind| dialect.judge(Form::SwapGet, kind, &full, &mut Partial::default());
+    assert_eq!(
+        verdict(OpKind::Renew { attempt: 1 }),
+        Verdict::Again(Form::SwapScript(Sent::Text))
+    );
+    // There is no room for another value in a script either, and so nothing is left to be cleared.
+    assert_eq!(
+        verdict(OpKind::Adopt { attempt: 2, old: 1 }),
+        Verdict::Done(Outcome::Failed {
+            failure: Failure::Server(ServerError::OutOfMemory),
+            maybe_executed: false,
+        })
+    );
+}
