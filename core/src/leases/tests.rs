@@ -215,6 +215,20 @@ fn s12_a_clock_that_falls_back_makes_nothing_be_forgotten_early() {
 }
 
 #[test]
+fn s15_a_hold_whose_validity_has_ended_refuses_nobody_here() {
+    let mut leases = leases();
+    ask(&mut leases, START, b"a", Wait::Forever);
+    grant(&mut leases, START);
+    drain(&mut leases);
+    // The process slept; nobody has told the loss yet.
+    let late = START + MS * 900;
+    let quick = ask(&mut leases, late, b"a", Wait::Now);
+    assert!(drain(&mut leases).is_empty());
+    let op = leases.poll_op(late).unwrap();
+    assert_eq!((op.id, op.kind), (quick, OpKind::Acquire { attempt: 1 }));
+}
+
+#[test]
 fn s15_a_name_that_is_granted_twice_here_is_found_out_at_once() {
     // Both were under way; somebody deleted the key of the first grant before the second.
     let mut leases = leases();
