@@ -215,6 +215,34 @@ fn s12_a_clock_that_falls_back_makes_nothing_be_forgotten_early() {
 }
 
 #[test]
+fn a_request_that_is_overtaken_by_a_try_of_its_own_process_waits_in_line() {
+    let mut leases = leases();
+    let first = ask(&mut leases, START, b"a", Wait::Forever);
+    let quick = ask(&mut leases, START, b"a", Wait::Now);
+    let ops = [
+        leases.poll_op(START).unwrap(),
+        leases.poll_op(START).unwrap(),
+    ];
+    assert_eq!((ops[0].id, ops[1].id), (first, quick));
+    let refused = Outcome::Refused {
+        own: None,
+        remaining: None,
+    };
+    leases.handle_outcome(
+        START,
+        quick,
+        ops[1].seq,
+        Outcome::Granted { handed_out: START },
+    );
+    leases.handle_outcome(START, first, ops[0].seq, refused);
+    // No attempts at a name that is held here.
+    leases.handle_timeout(START + MS * 150);
+    assert_eq!(leases.poll_op(START + MS * 150), None);
+    leases.release(START + MS * 150, quick);
+    assert_eq!(grant(&mut leases, START + MS * 150), [quick, first]);
+}
+
+#[test]
 fn s15_a_hold_whose_validity_has_ended_refuses_nobody_here() {
     let mut leases = leases();
     ask(&mut leases, START, b"a", Wait::Forever);

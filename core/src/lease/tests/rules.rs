@@ -284,6 +284,31 @@ fn s6_an_old_leftover_is_not_even_sent_when_it_has_expired() {
 }
 
 #[test]
+fn s7_a_renewal_that_failed_is_tried_again_soon_and_not_at_once() {
+    for limit in [MS * 90, Duration::from_micros(1)] {
+        let config = LeaseConfig::new(MS * 1_000).reply_limit(limit);
+        let terms = config.build().unwrap();
+        let mut lease = Lease::new(START, terms, Wait::Forever, MS * 500, 1);
+        lease.turn(START);
+        let first = op(&mut lease);
+        lease.handle_outcome(START, first.seq, granted(START));
+        let now = START + MS;
+        for _ in 0..50 {
+            lease.renew_now(now);
+            let renewal = op(&mut lease);
+            let failed = Outcome::Failed {
+                failure: Failure::Server(ServerError::Loading),
+                maybe_executed: false,
+            };
+            lease.handle_outcome(now, renewal.seq, failed);
+            // Several tries fit into what one may take.
+            let next = lease.deadline().at(now).unwrap();
+            assert!(next > now + limit / 4 && next <= now + limit / 2 + MS / 1_000);
+        }
+    }
+}
+
+#[test]
 fn s8_an_unconfirmed_release_is_told_once_and_goes_on() {
     let mut lease = held();
     lease.release(START + MS);
@@ -365,6 +390,13 @@ fn s8_a_clean_up_that_was_not_executed_at_first_hides_no_loss() {
 }
 
 #[test]
+fn s8_a_loss_that_was_noticed_late_asks_whether_the_process_was_paused() {
+    let expired = |late_by| std::format!("{}", Cause::Expired { late_by });
+    assert!(!expired(MS * 50 - Duration::from_micros(1)).contains("paused"));
+    assert!(expired(MS * 50).contains("50ms late: was the process paused?"));
+}
+
+#[test]
 fn d_a_late_answer_of_a_superseded_operation_is_ignored() {
     let mut lease = lease(Wait::For(MS * 10));
     let first = op(&mut lease);
@@ -412,6 +444,49 @@ fn s9_the_last_attempt_of_a_wait_is_the_last() {
         "{last:?}"
     );
     assert_eq!(now, START + MS * 100);
+}
+
+#[test]
+fn s9_an_attempt_that_is_refused_late_is_followed_by_the_last_one() {
+    let mut lease = lease(Wait::For(MS * 100));
+    let first = op(&mut lease);
+    // The last one was due at 95 ms.
+    let late = START + MS * 96;
+    let refused = Outcome::Refused {
+        own: None,
+        remaining: None,
+    };
+    lease.handle_outcome(late, first.seq, refused);
+    // Later than now, as every deadline.
+    let next = lease.deadline().at(late).unwrap();
+    assert!(next > late && next < START + MS * 97);
+    lease.handle_timeout(next);
+    let last = op(&mut lease);
+    lease.handle_outcome(next, last.seq, refused);
+    assert_eq!(lease.deadline().at(next), Some(START + MS * 100));
+}
+
+#[test]
+fn s9_half_of_the_validity_is_enough_for_a_grant_and_a_quarter_for_its_confirmation() {
+    let instant = Duration::from_micros(1);
+    for (late, state) in [
+        (MS * 450, State::Held),
+        (MS * 450 + instant, State::Confirming),
+    ] {
+        let mut lease = lease(Wait::Forever);
+        let first = op(&mut lease);
+        lease.handle_outcome(START + late, first.seq, granted(START));
+        assert_eq!(lease.state(), state);
+    }
+    for (late, state) in [(MS * 675, State::Held), (MS * 675 + instant, State::Ending)] {
+        let mut lease = lease(Wait::Forever);
+        let first = op(&mut lease);
+        let awake = START + MS * 600;
+        lease.handle_outcome(awake, first.seq, granted(START));
+        let confirmation = op(&mut lease);
+        lease.handle_outcome(awake + late, confirmation.seq, granted(awake));
+        assert_eq!(lease.state(), state);
+    }
 }
 
 #[test]
