@@ -200,16 +200,21 @@ impl OneLease {
         }
         let timeout = until.and_then(|until| Timespec::try_from(until.saturating_since(now)).ok());
         let stdin = io::stdin();
-        let mut wanted = PollFlags::empty();
-        wanted.set(PollFlags::IN, listening);
-        let mut sources = vec![PollFd::new(&stdin, wanted)];
+        let mut sources = Vec::new();
         if let Some(socket) = &self.socket {
             let mut wanted = PollFlags::IN;
             wanted.set(PollFlags::OUT, self.blocked);
             sources.push(PollFd::new(socket, wanted));
         }
+        // Not even with nothing wanted of it: that the other end has gone is always told, and the loop would never sleep.
+        if listening {
+            sources.push(PollFd::new(&stdin, PollFlags::IN));
+        }
         match poll(&mut sources, timeout.as_ref()) {
-            Ok(_) => Ok(listening && !sources[0].revents().is_empty()),
+            Ok(_) => Ok(listening
+                && sources
+                    .last()
+                    .is_some_and(|last| !last.revents().is_empty())),
             Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
