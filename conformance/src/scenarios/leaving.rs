@@ -191,27 +191,19 @@ async fn closing_ends_those_who_wait(scene: Scene) -> Outcome {
     let party = scene.party("a").await?;
     let name = scene.name("n");
     let guard = party.take(&name, scene.options()).await?;
-    let waiting = party.acquire(&name, scene.options());
+    // The name stays taken until the waiter has its answer: it has no other way out.
+    let waiting = async {
+        let waited = party.acquire(&name, scene.options()).await;
+        drop(guard);
+        waited.map(drop)
+    };
     let closing = async {
         scene.sleep(SOON).await;
-        drop(guard);
         party.close().await;
     };
-    // Freed by the drop, it may be had just before the end.
-    let (waited, ()) = tokio::join!(
-        async {
-            match waiting.await {
-                Err(Error::Closed) => Ok(()),
-                Ok(guard) => {
-                    drop(guard);
-                    Ok(())
-                }
-                Err(other) => Err(other),
-            }
-        },
-        closing
-    );
-    Ok(waited?)
+    let (waited, ()) = tokio::join!(waiting, closing);
+    assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
+    Ok(())
 }
 
 async fn closing_waits_for_what_is_to_be_given_back(scene: Scene) -> Outcome {
