@@ -79,8 +79,12 @@ impl Client {
         std::process::id() != self.process
     }
 
+    /// What the driver's thread has, if there is such a thread in this process.
     pub(crate) fn hub(&self) -> Weak<Hub> {
-        Weak::clone(&self.hub)
+        match self.is_copy() {
+            true => Weak::new(),
+            false => Weak::clone(&self.hub),
+        }
     }
 
     /// Makes a request and waits for its answer: reading that by itself where nobody else waits for one.

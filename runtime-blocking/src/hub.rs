@@ -93,6 +93,11 @@ impl Hub {
         Ok((Arc::new(hub), poller))
     }
 
+    /// Whether this process was forked off from that of the client.
+    fn is_copy(&self) -> bool {
+        self.process != std::process::id()
+    }
+
     /// Changes what the driver's thread waits on.
     ///
     /// # Errors
@@ -226,6 +231,11 @@ fn run(mut driver: Driver, hub: &Arc<Hub>, mut poller: Poller) {
         hub.state.store(RUNNING, Ordering::Release);
         let over = Pin::new(&mut driver).poll(&mut cx).is_ready();
         hub.take_fired().iter().for_each(Watch::tell);
+        if hub.is_copy() {
+            // A callback has forked: this is the only thread of the copy, and what it would go on with is not its own.
+            std::mem::forget(driver);
+            return;
+        }
         if over {
             break;
         }
@@ -291,8 +301,7 @@ impl Binding for BlockingBinding {
     }
 
     fn forked_from(&self) -> Option<u32> {
-        let made_in = self.0.process;
-        (made_in != std::process::id()).then_some(made_in)
+        self.0.is_copy().then_some(self.0.process)
     }
 }
 

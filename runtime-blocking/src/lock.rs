@@ -111,7 +111,8 @@ impl Lock {
     ///
     /// It is called on the driver's thread, which renews nothing meanwhile: let it be short. It may use the client, but
     /// waits for nothing; what would is refused. If it panics, nothing else is harmed. (The callback of a lock
-    /// [`from_async`](Lock::from_async) is called by whatever drives it.)
+    /// [`from_async`](Lock::from_async) is called by whatever drives it; in a process that was forked off, where the lock is
+    /// lost, it is called at once.)
     ///
     /// ```
     /// use std::sync::Arc;

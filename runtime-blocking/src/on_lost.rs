@@ -40,20 +40,20 @@ impl Watches {
             process: std::process::id(),
             stage: Mutex::new(Stage::Woken(lost, callback)),
         });
-        self.list().push(Arc::clone(&watch));
         if watch.is_lost() {
-            watch.hand_over();
+            // Told, and nothing to be cancelled later; a copy that was forked off gets here without any lock of the client.
+            return watch.hand_over();
         }
-    }
-
-    fn list(&self) -> MutexGuard<'_, Vec<Arc<Watch>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push(watch);
     }
 }
 
 impl Drop for Watches {
     fn drop(&mut self) {
-        for watch in self.list().drain(..) {
+        // Not locked: in a copy that was forked off it may never be given back.
+        let list = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for watch in list.drain(..) {
             watch.cancel();
         }
     }

@@ -155,6 +155,10 @@ impl Socket {
             Kind::Tcp(stream) => {
                 // If it cannot be set, the connection ends in order, and only a key may live on for one TTL.
                 let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+                // At once, whoever else has it open: a thread that is on its way out of its wait, or a process that was forked
+                // off, which would keep alive what was written and has not arrived.
+                #[cfg(any(target_os = "linux", target_os = "android"))]
+                let _ = rustix::net::connect_unspec(stream);
             }
             #[cfg(unix)]
             Kind::Unix(_) => {}
