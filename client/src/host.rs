@@ -316,6 +316,19 @@ impl<M: Machine, B: Binding> Pumped for Shared<M, B> {
         goes_on
     }
 
+    fn goes_on(&self, borrowed: Borrowed) -> bool {
+        let mut state = self.lock();
+        let in_flight = state.machine.in_flight();
+        let goes_on = state.reading.goes_on(borrowed, in_flight);
+        let driver = match state.reading.needs_driver(|| in_flight) {
+            true => state.driver.clone(),
+            false => None,
+        };
+        drop(state);
+        driver.into_iter().for_each(Waker::wake);
+        goes_on
+    }
+
     fn borrow(&self) -> Option<Borrowed> {
         // Never waited for. Nothing was asked of the binding yet, and in a forked process the lock of a copy may never be given
         // back; otherwise somebody is at it, and the caller is not alone.

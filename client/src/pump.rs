@@ -15,7 +15,7 @@ use crate::hold::Hold;
 
 /// With which other threads than the driver's read. For bindings; may change before 1.0.
 ///
-/// A caller's thread that wants to read by itself calls [`borrow`](Pump::borrow) before it asks, polls its future, waits on
+/// A caller's thread that wants to read by itself calls [`borrow`](Pump::borrow) before it asks, polls its future, asks whether it [`goes_on`](Pump::goes_on), waits on
 /// the transport with [`turn`](Pump::turn) after each wait, as long as that says so, and calls
 /// [`give_back`](Pump::give_back) if it stops waiting before. A binding must give its streams a
 /// [`try_read`](crate::binding::Stream::try_read) for this, and its driver may [`look_away`](Pump::look_away).
@@ -45,6 +45,12 @@ impl Pump {
         self.0.borrow()
     }
 
+    /// Whether to begin to wait on the transport, once the request was made: not if it sent no command, or is not alone with
+    /// it. If not, the borrowed waiting is given back.
+    pub fn goes_on(&self, borrowed: Borrowed) -> bool {
+        self.0.goes_on(borrowed)
+    }
+
     /// Takes in what has arrived, without waiting, and does what comes of it; wakers are called after the client's lock was
     /// given back. Whether to go on waiting on the transport: if not, the borrowed waiting is given back.
     pub fn turn(&self, borrowed: Borrowed, room: &mut Room) -> bool {
@@ -71,6 +77,7 @@ impl fmt::Debug for Pump {
 
 /// The shared state of a client, without its types.
 pub(crate) trait Pumped: Send + Sync {
+    fn goes_on(&self, borrowed: Borrowed) -> bool;
     fn turn(&self, borrowed: Borrowed, room: &mut Room) -> bool;
     fn borrow(&self) -> Option<Borrowed>;
     fn give_back(&self, borrowed: Borrowed);

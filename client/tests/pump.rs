@@ -39,6 +39,22 @@ fn a_callers_turn_brings_its_answer() {
     bench.borrow();
 }
 
+/// It is in line behind a lock of this process: the next answer is another's.
+#[test]
+fn s17_a_request_that_sent_nothing_does_not_wait_on_the_connection() {
+    let mut bench = Bench::start();
+    let _lock = bench.lock("a");
+    let borrowed = bench.borrow();
+    let mut behind = pin!(bench.acquire("a"));
+    assert!(poll(&mut behind).is_pending());
+    assert!(!bench.pump.goes_on(borrowed));
+    // One that did does.
+    let borrowed = bench.borrow();
+    let mut acquiring = pin!(bench.acquire("b"));
+    assert!(poll(&mut acquiring).is_pending());
+    assert!(bench.pump.goes_on(borrowed));
+}
+
 /// A renewal's answer has arrived, and nobody has read it until the hold would be given up.
 #[test]
 fn s2_a_callers_turn_takes_in_what_has_arrived_before_anything_is_given_up() {

@@ -37,9 +37,14 @@ impl Reader {
         let waker = Waker::from(Arc::clone(&parker));
         let mut cx = Context::from_waker(&waker);
         let mut turn = self.borrow();
+        let mut begun = false;
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                 return output;
+            }
+            // A request that sent nothing - it is in line behind a lock of this process - has nothing to read.
+            if !std::mem::replace(&mut begun, true) && !turn.as_mut().is_some_and(Turn::begins) {
+                turn = None;
             }
             let Some(reading) = &mut turn else {
                 parker.park(None);
@@ -75,6 +80,13 @@ struct Place {
 }
 
 impl Turn<'_> {
+    /// Whether there is an answer to wait for.
+    fn begins(&mut self) -> bool {
+        let pump = &self.reader.pump;
+        self.borrowed.take_if(|borrowed| !pump.goes_on(*borrowed));
+        self.borrowed.is_some()
+    }
+
     /// Waits for the socket or for a waker, and takes in what has come. Whether to go on.
     fn wait(&mut self, parker: &Parker) -> bool {
         let Reader { pump, hub } = self.reader;

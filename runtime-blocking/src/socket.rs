@@ -134,10 +134,17 @@ impl Socket {
     }
 
     fn read(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        match &self.kind {
-            Kind::Tcp(stream) => (&mut &*stream).read(bytes),
-            #[cfg(unix)]
-            Kind::Unix(stream) => (&mut &*stream).read(bytes),
+        loop {
+            let read = match &self.kind {
+                Kind::Tcp(stream) => (&mut &*stream).read(bytes),
+                #[cfg(unix)]
+                Kind::Unix(stream) => (&mut &*stream).read(bytes),
+            };
+            match read {
+                // A signal says nothing of the connection.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => return read,
+            }
         }
     }
 

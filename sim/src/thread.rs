@@ -73,10 +73,15 @@ impl Threads {
             borrowed: self.pump.borrow(),
             slow: None,
         };
+        let mut begun = false;
         std::future::poll_fn(|cx| {
             loop {
                 if let Poll::Ready(output) = future.as_mut().poll(cx) {
                     return Poll::Ready(output);
+                }
+                if !std::mem::replace(&mut begun, true) {
+                    turn.borrowed
+                        .take_if(|borrowed| !self.pump.goes_on(*borrowed));
                 }
                 if turn.borrowed.is_none() {
                     return Poll::Pending;

@@ -27,8 +27,9 @@ async fn a_restart_with_data_is_no_loss(scene: Scene) -> Outcome {
     let name = scene.name("n");
     let guard = party.take(&name, scene.options().lease(PATIENT)).await?;
     scene.server(Incident::Restart { with_data: true }).await?;
+    let before = party.count("renewed n");
     scene
-        .until("a renewal", || party.count("renewed n") > 0)
+        .until("a renewal", || party.count("renewed n") > before)
         .await?;
     guard.held().check()?;
     assert!(guard.release().await?.confirmed);
