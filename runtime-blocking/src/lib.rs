@@ -33,7 +33,8 @@
 //! # Forks
 //!
 //! A client works in the process that made it. In a process that was forked off every verb gives [`Error::Forked`], locks
-//! are not held, and nothing is written, neither by a verb nor by a drop: connect anew there.
+//! are not held, and nothing is written, neither by a verb nor by a drop: connect anew there. A future of `into_async` that
+//! was polled before the fork may never be ready there.
 //!
 //! # Time
 //!
