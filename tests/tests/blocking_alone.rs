@@ -106,7 +106,8 @@ fn callers_read_by_themselves() -> Outcome {
         pairs(&locks, 3_000)?;
         let (woken, took) = (driver_switches()? - before, began.elapsed());
         let slices = u64::try_from(took.as_millis() / 50)?;
-        assert!(woken <= 20 + 2 * slices, "{woken} times in {took:?}");
+        // On a busy machine a few now and then; a driver that reads is woken some 6,000 times.
+        assert!(woken <= 300 + 2 * slices, "{woken} times in {took:?}");
         locks.close();
         drop(locks);
         assert!(eventually(LONG, || switches(DRIVER).is_ok_and(|it| it.is_empty())));
@@ -137,7 +138,7 @@ fn the_driver_reads_for_two() -> Outcome {
     pairs(&locks, 1_000)?;
     let slices = u64::try_from(began.elapsed().as_millis() / 50)?;
     let woken = driver_switches()? - before;
-    assert!(woken <= 20 + 2 * slices, "{woken} times");
+    assert!(woken <= 100 + 2 * slices, "{woken} times");
     Ok(())
 }
 
