@@ -15,9 +15,9 @@ use crate::hold::Hold;
 
 /// With which other threads than the driver's read. For bindings; may change before 1.0.
 ///
-/// A caller's thread that wants to read by itself calls [`borrow`](Pump::borrow) before it asks, polls its future, asks whether it [`goes_on`](Pump::goes_on), waits on
-/// the transport with [`turn`](Pump::turn) after each wait, as long as that says so, and calls
-/// [`give_back`](Pump::give_back) if it stops waiting before. A binding must give its streams a
+/// A caller's thread that wants to read by itself calls [`borrow`](Pump::borrow) before it asks, polls its future, asks
+/// whether it [`goes_on`](Pump::goes_on), waits on the transport with [`turn`](Pump::turn) after each wait, as long as
+/// that says so, and calls [`give_back`](Pump::give_back) if it stops waiting before. A binding must give its streams a
 /// [`try_read`](crate::binding::Stream::try_read) for this, and its driver may [`look_away`](Pump::look_away).
 #[derive(Clone)]
 pub struct Pump(Arc<dyn Pumped>);

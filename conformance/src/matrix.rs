@@ -1,6 +1,8 @@
 //! Every runtime on every store.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use tenure_sim::Dialect;
 use tenure_tests::ServerKind;
@@ -30,6 +32,9 @@ const SERVERS: [ServerKind; 3] = [
     ServerKind::Redis70,
 ];
 const DIALECTS: [Dialect; 3] = [Dialect::Redis8, Dialect::Valkey9, Dialect::Redis7];
+
+/// What each has passed, for the page.
+const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/conformance");
 
 /// All there are.
 #[must_use]
@@ -96,16 +101,43 @@ impl Field {
     /// # Errors
     /// What failed, with reasons.
     pub fn run(&self, only: &str) -> Result<(), String> {
+        // What an earlier run has passed counts no more.
+        let _ = fs::remove_file(self.results());
         let mut scenarios = scenarios::all();
-        scenarios.retain(|scenario| {
-            scenario.name.contains(only) && scenario.needs.iter().all(|need| self.can(*need))
-        });
+        scenarios.retain(|scenario| scenario.name.contains(only) && self.shows(scenario));
         // Most scenarios can share a server; those that do something to it have their own.
         let shared = match self {
             Field::Server(_, kind) => Some(Real::start(*kind).map_err(|why| why.to_string())?),
             _ => None,
         };
-        report::run(&scenarios, |scenario| self.show(scenario, shared.as_ref()))
+        report::run(&scenarios, |scenario| self.show(scenario, shared.as_ref()))?;
+        let passed: Vec<&str> = scenarios.iter().map(|scenario| scenario.name).collect();
+        self.note(&passed)
+            .map_err(|error| format!("the results cannot be noted: {error}"))
+    }
+
+    /// Whether the store has all that the scenario needs.
+    #[must_use]
+    pub fn shows(&self, scenario: &Scenario) -> bool {
+        scenario.needs.iter().all(|need| self.can(*need))
+    }
+
+    /// The scenarios that its last run has passed.
+    ///
+    /// # Errors
+    /// When there was none.
+    pub fn passed(&self) -> io::Result<Vec<String>> {
+        let text = fs::read_to_string(self.results())?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    fn note(&self, passed: &[&str]) -> io::Result<()> {
+        fs::create_dir_all(RESULTS)?;
+        fs::write(self.results(), passed.join("\n"))
+    }
+
+    fn results(&self) -> PathBuf {
+        Path::new(RESULTS).join(self.name().replace("::", "-on-"))
     }
 
     fn show(&self, scenario: &Scenario, shared: Option<&Real>) -> Outcome {

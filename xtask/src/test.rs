@@ -172,6 +172,11 @@ fn redis(steps: &mut Steps, nextest: bool, without: &BTreeSet<ServerKind>) -> Re
             }
             false => "cargo test -p tenure-conformance --tests -- --test-threads 1",
         },
+    )?;
+    steps.command(
+        "results of the conformance",
+        variables,
+        "cargo run -p tenure-conformance --bin runtimes -- --check",
     )
 }
 
