@@ -75,6 +75,7 @@ impl Memory {
             (OpKind::Acquire { .. }, Some((value, until))) => Outcome::Refused {
                 own: self.leases.own_attempt(op.id, value.as_bytes()),
                 remaining: Some(until.saturating_since(now)),
+                watched: false,
             },
             (OpKind::Clear, present) => {
                 let mine = present.is_some_and(|(value, _)| {
@@ -87,7 +88,19 @@ impl Memory {
                 }
                 Outcome::Cleared { mine }
             }
-            (OpKind::Adopt { .. } | OpKind::Renew { .. }, None) => Outcome::Gone,
+            (OpKind::Adopt { .. } | OpKind::Renew { .. } | OpKind::Look { .. }, None) => {
+                Outcome::Gone
+            }
+            (OpKind::Look { attempt }, Some((value, until))) => {
+                match self.leases.own_attempt(op.id, value.as_bytes()) {
+                    Some(own) if own == attempt => Outcome::Seen,
+                    own => Outcome::Refused {
+                        own,
+                        remaining: Some(until.saturating_since(now)),
+                        watched: false,
+                    },
+                }
+            }
             (OpKind::Adopt { attempt, old }, Some(present)) => {
                 swap(&self.leases, op.id, present, (attempt, old), (now, expiry))?
             }
@@ -113,7 +126,11 @@ fn swap(
     let own = leases.own_attempt(id, present.0.as_bytes());
     if own != Some(old) {
         let remaining = Some(present.1.saturating_since(now));
-        return Some(Outcome::Refused { own, remaining });
+        return Some(Outcome::Refused {
+            own,
+            remaining,
+            watched: false,
+        });
     }
     *present = (leases.value(id, new)?, expiry);
     Some(Outcome::Granted { handed_out: now })

@@ -20,6 +20,9 @@ pub const MAX_LABEL: usize = 128;
 /// The reply limit where no live hold asks for a smaller one.
 pub const REPLY_LIMIT: Duration = Duration::from_secs(5);
 
+/// The longest delay between two attempts of a waiter that the server wakes: should a wake-up be missed.
+pub const POLL_LIMIT: Duration = Duration::from_secs(10);
+
 /// The times of one lease. What is not set follows from the lease length.
 ///
 /// | time | default |

@@ -92,6 +92,8 @@ pub enum Incoming<'a, T> {
     Ready(ServerInfo),
     /// A reply.
     Reply(Reply<'a, T>),
+    /// The answer to [`ask_to_watch`](Conn::ask_to_watch): nothing, or the error reply.
+    Watched(Option<&'a [u8]>),
     /// A push that belongs to no request.
     Push(Value<'a>),
 }
@@ -264,6 +266,15 @@ impl<T: Copy> Conn<T> {
         self.push(Some(tag), replies, limit, encode);
     }
 
+    /// Asks the server to tell by a push when a key changes that was read on this connection: `CLIENT TRACKING ON`. Its
+    /// answer is not waited for, and comes before that to anything submitted later. Once, when
+    /// [ready](Conn::is_ready), and where the protocol is 3.
+    pub fn ask_to_watch(&mut self) {
+        self.handshake(|out| {
+            encode_to(&["CLIENT".into(), "TRACKING".into(), "ON".into()], out);
+        });
+    }
+
     /// Drops the unsent request for which `is_it` holds. False if there is none, or its first byte
     /// was handed out.
     pub fn purge(&mut self, is_it: impl Fn(&T) -> bool) -> bool {
@@ -388,8 +399,12 @@ impl<T: Copy> Conn<T> {
                 self.lent = len;
                 return Ok(Some(Incoming::Push(read(&self.rx[start..end]))));
             }
+            let was_ready = self.is_ready();
             let Some((tag, handed_out, more)) = self.match_reply(start, end)? else {
                 self.lent = len;
+                if was_ready {
+                    return Ok(Some(Incoming::Watched(read(&self.rx[start..end]).error())));
+                }
                 if self.handshake_reply(start, end)? {
                     return Ok(Some(Incoming::Ready(self.info)));
                 }

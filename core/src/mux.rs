@@ -56,15 +56,16 @@ mod tests;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::fmt;
 use core::time::Duration;
 
-use crate::config::REPLY_LIMIT;
+use crate::config::{POLL_LIMIT, REPLY_LIMIT};
 use crate::conn::{Conn, ConnConfig, Incoming, Orphan, ServerInfo};
 use crate::error::{ConfigError, Failure, LinkFault, ServerError};
 use crate::leases::{self, LeaseId, Leases, Request};
 use crate::names::{Names, escape_text};
 use crate::plan::{Call, Dialect, Partial};
-use crate::resp::encode_to;
+use crate::resp::{Value, encode_to};
 use crate::rng::Rng;
 use crate::time::{Deadline, Reason, Tick};
 
@@ -89,6 +90,10 @@ pub struct MuxConfig {
     pub reply_limit: Duration,
     /// The longest delay between two tries to connect, 1 s.
     pub reconnect_limit: Duration,
+    /// Whether to ask the server to tell when a name gets free or a hold is lost; true. Else both are found out by asking.
+    pub watch: bool,
+    /// The longest delay between two attempts of a waiter that the server wakes, [`POLL_LIMIT`].
+    pub poll_limit: Duration,
 }
 
 impl MuxConfig {
@@ -100,6 +105,8 @@ impl MuxConfig {
             connect_limit: CONNECT_LIMIT,
             reply_limit: REPLY_LIMIT,
             reconnect_limit: RECONNECT_LAST,
+            watch: true,
+            poll_limit: POLL_LIMIT,
         }
     }
 }
@@ -130,6 +137,8 @@ pub enum LinkEvent {
     Up(ServerInfo),
     /// The connection was lost.
     Down(LinkFault),
+    /// The server does not tell when a name gets free: waiters ask again and again. Told once for as long as it stays so.
+    Unwatched(Unwatched),
     /// A try to connect failed.
     Failed {
         /// Why.
@@ -137,6 +146,34 @@ pub enum LinkEvent {
         /// The error reply, escaped.
         text: Option<Box<str>>,
     },
+}
+
+/// Why a server does not tell when a name gets free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unwatched {
+    /// It does not speak RESP3.
+    Protocol,
+    /// It refused, with this text, escaped.
+    Refused(Box<str>),
+    /// The user may not read the keys.
+    NoPermission,
+    /// It said that it would, and then a name was found free without a word of it: something between it and here keeps
+    /// what it tells.
+    Missed,
+}
+
+impl fmt::Display for Unwatched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unwatched::Protocol => f.write_str("the server does not speak RESP3"),
+            Unwatched::Refused(text) => write!(f, "the server refused CLIENT TRACKING: {text}"),
+            Unwatched::NoPermission => f.write_str("the user may not read the keys"),
+            Unwatched::Missed => {
+                f.write_str("a name was found free of which nothing was told; is there a proxy?")
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +201,8 @@ pub struct Mux {
     retire: bool,
     partial: Partial,
     again: Vec<Call>,
+    /// Why the server tells nothing, if that has been told, and nothing else shown since.
+    unwatched: Option<Unwatched>,
     rng: Rng,
 }
 
@@ -173,7 +212,8 @@ impl Mux {
         Mux {
             conn: Conn::new(config.conn.clone()),
             leases: Leases::new(config.names.clone(), seed)
-                .with_limits(config.connect_limit, config.reply_limit),
+                .with_limits(config.connect_limit, config.reply_limit)
+                .with_poll_limit(config.poll_limit),
             config,
             dialect: Dialect::of(&ServerInfo::default()),
             link: Link::Down(Tick::ZERO),
@@ -183,6 +223,7 @@ impl Mux {
             retire: false,
             partial: Partial::default(),
             again: Vec::new(),
+            unwatched: None,
             rng: Rng::new(seed ^ 0x6a09_e667_f3bc_c908),
         }
     }
@@ -358,14 +399,25 @@ impl Mux {
             match self.conn.poll() {
                 Ok(None) => return None,
                 Ok(Some(Incoming::Ready(info))) => self.up(now, info),
-                // Nothing subscribes or tracks on this connection yet.
-                Ok(Some(Incoming::Push(_))) => {}
+                Ok(Some(Incoming::Watched(refused))) => {
+                    self.dialect.set_watched(refused.is_none());
+                    if let Some(text) = refused {
+                        let why = Unwatched::Refused(escape_text(text, 200).into());
+                        tell_unwatched(&mut self.unwatched, &mut self.link_events, why);
+                    }
+                }
+                Ok(Some(Incoming::Push(push))) => {
+                    if take_push(&push, now, &mut self.leases) {
+                        self.unwatched = None;
+                    }
+                }
                 Ok(Some(Incoming::Reply(reply))) => {
                     if let Some(text) = reply.value.error() {
                         self.retire |= ServerError::of(text) == ServerError::ReadOnly;
                     } else {
                         self.failures = 0;
                     }
+                    let watching = self.dialect.is_watching();
                     self.again.extend(Call::handle_reply(
                         &reply,
                         now,
@@ -373,6 +425,16 @@ impl Mux {
                         &mut self.dialect,
                         &mut self.partial,
                     ));
+                    let why = if self.leases.take_missed() {
+                        Some(Unwatched::Missed)
+                    } else {
+                        let ended = watching && !self.dialect.is_watching();
+                        ended.then_some(Unwatched::NoPermission)
+                    };
+                    if let Some(why) = why {
+                        self.dialect.set_watched(false);
+                        tell_unwatched(&mut self.unwatched, &mut self.link_events, why);
+                    }
                 }
                 Err(fault) => return Some(fault),
             }
@@ -418,6 +480,13 @@ impl Mux {
         self.link = Link::Up;
         self.dialect = Dialect::of(&info);
         self.link_events.push_back(LinkEvent::Up(info));
+        if self.config.watch && info.protocol >= 3 {
+            self.dialect.ask_to_watch();
+            self.conn.ask_to_watch();
+        } else if self.config.watch {
+            let why = Unwatched::Protocol;
+            tell_unwatched(&mut self.unwatched, &mut self.link_events, why);
+        }
         self.leases.handle_link_up(now);
     }
 
@@ -474,4 +543,29 @@ impl Mux {
     fn dial_limit(&self, now: Tick) -> Duration {
         self.config.connect_limit.min(self.leases.dial_limit(now))
     }
+}
+
+/// Why a server tells nothing is told once for as long as it stays so.
+fn tell_unwatched(told: &mut Option<Unwatched>, events: &mut VecDeque<LinkEvent>, why: Unwatched) {
+    if told.as_ref() != Some(&why) {
+        *told = Some(why.clone());
+        events.push_back(LinkEvent::Unwatched(why));
+    }
+}
+
+/// `invalidate` with the keys that have changed, or with a null: all of them have. False for any other push.
+fn take_push(push: &Value<'_>, now: Tick, leases: &mut Leases) -> bool {
+    let mut items = push.as_items().into_iter().flat_map(|items| items.iter());
+    if items.next().and_then(|kind| kind.as_bytes()) != Some(b"invalidate") {
+        return false;
+    }
+    match items.next() {
+        Some(Value::Null) => leases.handle_all_changed(now),
+        Some(Value::Array(keys)) => {
+            let keys = keys.iter().filter_map(|key| key.as_bytes());
+            keys.for_each(|key| leases.handle_changed(now, key));
+        }
+        _ => {}
+    }
+    true
 }

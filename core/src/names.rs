@@ -97,6 +97,35 @@ impl Names {
         }
         Ok(())
     }
+
+    /// A helper key of `key`: same prefix, same slot of a cluster, and no name has it for its key.
+    pub fn helper_key(&self, key: &[u8], suffix: &str) -> Vec<u8> {
+        let parts = [self.prefix.as_bytes(), b"{", key, b"}:", suffix.as_bytes()];
+        parts.concat()
+    }
+}
+
+/// What the helper key of a removal by force says: `label.value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forced<'a> {
+    /// The label of whoever forced it.
+    pub by: &'a str,
+    /// The value that was removed.
+    pub value: &'a [u8],
+}
+
+impl<'a> Forced<'a> {
+    /// Reads a helper key; `None` if it was not written by this library.
+    pub fn of(helper: &'a [u8]) -> Option<Forced<'a>> {
+        let dot = helper
+            .windows(1 + FORMAT.len())
+            .position(|part| part == b".tn1:")?;
+        let by = core::str::from_utf8(&helper[..dot]).ok()?;
+        is_label(by).then_some(Forced {
+            by,
+            value: &helper[dot + 1..],
+        })
+    }
 }
 
 /// `tn1:` + mark + `:` + 20 digits + `:` + label + `.` + 32 hex digits + `.` + 10 digits.
@@ -213,8 +242,7 @@ impl<'a> Parsed<'a> {
         let (label, secret) = rest.rsplit_once('.')?;
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let hex = secret.len() == SECRET_HEX && secret.bytes().all(|b| b.is_ascii_hexdigit());
-        let clean = label.len() <= MAX_LABEL && label.bytes().all(|b| b == b'%' || is_shown(b));
-        if !digits(since) || !digits(attempt) || !hex || !clean {
+        if !digits(since) || !digits(attempt) || !hex || !is_label(label) {
             return None;
         }
         Some(Parsed {
@@ -286,6 +314,10 @@ pub fn fitting_label(label: &str) -> String {
         label.pop();
     }
     label
+}
+
+fn is_label(label: &str) -> bool {
+    label.len() <= MAX_LABEL && label.bytes().all(|b| b == b'%' || is_shown(b))
 }
 
 fn is_shown(byte: u8) -> bool {

@@ -75,6 +75,10 @@ pub enum Form {
     LookValue,
     /// `PTTL key`, after a refusal that showed the value.
     LookTtl,
+    /// `GET key`, and `GET` of the helper key that says who forced it, to see whether a hold goes on.
+    LookHeld,
+    /// `GET` of the helper key that says who forced it, after the key was found to be gone.
+    LookForced,
     /// `SET key new IFEQ old GET PX ms`; a renewal is the case of equal values.
     SwapGet,
     /// `SET key new IFEQ old PX ms`
@@ -108,10 +112,21 @@ pub struct Dialect {
     /// `SET .. IFEQ` is spoken.
     swap: bool,
     clear: Form,
+    watch: Watch,
     /// Which scripts the server has answered on this connection: they go by their SHA from then on. Before
     /// that they go in full, or the last release of a process would be answered with NOSCRIPT when
     /// nobody is left to repeat it.
     known: Known,
+}
+
+/// Whether the server tells when a key that was read changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Watch {
+    #[default]
+    No,
+    /// It was asked to; its answer comes before that to anything asked later.
+    Asked,
+    Yes,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -145,6 +160,17 @@ pub struct Partial {
     /// which this attempt of the same request had written.
     own: Option<u32>,
     gone: bool,
+    /// What the first reply led to, while the second is awaited.
+    step: Option<Step>,
+}
+
+/// What the replies to an operation's own commands lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Done(Outcome),
+    Again(Form),
+    /// A value was shown; this attempt of the same request had written it, if any.
+    Shown(Option<u32>),
 }
 
 impl Dialect {
@@ -176,8 +202,25 @@ impl Dialect {
             acquire_get: true,
             swap,
             clear,
+            watch: Watch::No,
             known: Known::default(),
         }
+    }
+
+    /// The server has been asked to tell of changes, by `CLIENT TRACKING ON`: from here on whatever may wait or hold is
+    /// followed by a read of its key, which is what the server takes for the wish to be told.
+    pub fn ask_to_watch(&mut self) {
+        self.watch = Watch::Asked;
+    }
+
+    /// Whether it does, by its answer, or by what is found out later.
+    pub fn set_watched(&mut self, yes: bool) {
+        self.watch = if yes { Watch::Yes } else { Watch::No };
+    }
+
+    /// Whether the server was asked to tell of changes and has not refused.
+    pub fn is_watching(&self) -> bool {
+        self.watch != Watch::No
     }
 
     /// How to put an operation to this server.
@@ -190,6 +233,7 @@ impl Dialect {
                 (true, false) => Form::Swap,
                 (false, _) => self.script(kind),
             },
+            OpKind::Look { .. } => Form::LookHeld,
             OpKind::Clear => match self.clear {
                 Form::ClearScript(_) => self.script(kind),
                 native => native,
@@ -214,7 +258,13 @@ impl Dialect {
             Form::LookTtl => Verdict::Done(Outcome::Refused {
                 own: None,
                 remaining: remaining(&reply.value),
+                watched: self.watch == Watch::Yes,
             }),
+            Form::LookHeld => self.judge_look_held(reply),
+            Form::LookForced if kind == OpKind::Clear => {
+                Verdict::Done(Outcome::Cleared { mine: false })
+            }
+            Form::LookForced => Verdict::Done(Outcome::Gone),
             Form::SwapGet | Form::Swap => self.judge_swap(form, kind, reply),
             Form::SwapScript(sent) => {
                 self.learn_script(kind, reply);
@@ -232,7 +282,7 @@ impl Dialect {
         match kind {
             OpKind::Clear => Form::ClearScript(sent(self.known.clear)),
             OpKind::Adopt { .. } => Form::SwapScript(sent(self.known.adopt)),
-            OpKind::Acquire { .. } | OpKind::Renew { .. } => {
+            OpKind::Acquire { .. } | OpKind::Renew { .. } | OpKind::Look { .. } => {
                 Form::SwapScript(sent(self.known.renew))
             }
         }
@@ -242,7 +292,9 @@ impl Dialect {
         let known = match kind {
             OpKind::Clear => &mut self.known.clear,
             OpKind::Adopt { .. } => &mut self.known.adopt,
-            OpKind::Acquire { .. } | OpKind::Renew { .. } => &mut self.known.renew,
+            OpKind::Acquire { .. } | OpKind::Renew { .. } | OpKind::Look { .. } => {
+                &mut self.known.renew
+            }
         };
         match reply.value.error().map(ServerError::of) {
             None => *known = true,
@@ -305,7 +357,42 @@ impl Dialect {
             None => Verdict::Done(Outcome::Refused {
                 own: partial.own,
                 remaining: remaining(&reply.value),
+                watched: self.watch == Watch::Yes,
             }),
+        }
+    }
+
+    fn judge_look_held<'a>(&mut self, reply: &ReplyTo<'a, '_>) -> Verdict<'a> {
+        match (
+            reply.value.error().map(ServerError::of),
+            reply.value.as_bytes(),
+        ) {
+            // Another type: not ours.
+            (Some(ServerError::WrongType), _) => refused(None),
+            (Some(error), _) => {
+                self.may_read &= error != ServerError::NoPerm;
+                failed(error, false)
+            }
+            (None, Some(shown)) if shown == reply.expected => Verdict::Done(Outcome::Seen),
+            (None, Some(shown)) => Verdict::Shown(shown),
+            (None, None) if reply.value.is_null() => Verdict::Done(Outcome::Gone),
+            (None, None) => failed(ServerError::Other, false),
+        }
+    }
+
+    /// The `PTTL` that follows what may wait or hold.
+    fn judge_watch(&mut self, value: &Value<'_>) -> Watched {
+        match value.error().map(ServerError::of) {
+            Some(ServerError::NoPerm) => {
+                // Whoever may not read is not told.
+                self.watch = Watch::No;
+                Watched::default()
+            }
+            Some(_) => Watched::default(),
+            None => Watched {
+                remaining: remaining(value),
+                yes: self.watch == Watch::Yes,
+            },
         }
     }
 
@@ -383,6 +470,15 @@ impl Dialect {
     }
 }
 
+/// What the read that follows an operation says.
+#[derive(Clone, Copy, Debug, Default)]
+struct Watched {
+    /// How long the key lives on: zero if it is gone.
+    remaining: Option<Duration>,
+    /// Whether changes from here on are told.
+    yes: bool,
+}
+
 /// A reply, and what is known of its request.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyTo<'a, 'e> {
@@ -420,7 +516,7 @@ impl Partial {
 /// How many replies an operation in this form gets.
 fn replies(form: Form, leases: &Leases, id: LeaseId) -> u8 {
     match form {
-        Form::LookValue => 2,
+        Form::LookValue | Form::LookHeld => 2,
         Form::Delex | Form::Delifeq | Form::ClearScript(_) => leases
             .lease(id)
             .map_or(0, |lease| lease.leftovers().as_slice().len() as u8),
@@ -432,7 +528,7 @@ fn replies(form: Form, leases: &Leases, id: LeaseId) -> u8 {
 fn expected(leases: &Leases, id: LeaseId, kind: OpKind) -> Option<LeaseValue> {
     match kind {
         OpKind::Adopt { old, .. } => leases.value(id, old),
-        OpKind::Renew { attempt } => leases.value(id, attempt),
+        OpKind::Renew { attempt } | OpKind::Look { attempt } => leases.value(id, attempt),
         OpKind::Acquire { .. } | OpKind::Clear => None,
     }
 }
@@ -454,7 +550,7 @@ fn commands(
         OpKind::Acquire { attempt } => (attempt, attempt),
         OpKind::Adopt { attempt, old } => (attempt, old),
         OpKind::Renew { attempt } => (attempt, attempt),
-        OpKind::Clear => (0, 0),
+        OpKind::Look { .. } | OpKind::Clear => (0, 0),
     };
     let bytes = |attempt| leases.value(id, attempt);
     match form {
@@ -481,6 +577,13 @@ fn commands(
             each(&["PTTL".into(), key]);
         }
         Form::LookTtl => each(&["PTTL".into(), key]),
+        Form::LookHeld | Form::LookForced => {
+            if form == Form::LookHeld {
+                each(&["GET".into(), key]);
+            }
+            let forced = leases.helper_key(id, "forced");
+            each(&["GET".into(), Arg::Bytes(&forced)]);
+        }
         Form::SwapGet | Form::Swap | Form::SwapScript(_) => {
             let (Some(new), Some(old)) = (bytes(new), bytes(old)) else {
                 return;
@@ -563,6 +666,7 @@ fn refused(remaining: Option<Duration>) -> Verdict<'static> {
     Verdict::Done(Outcome::Refused {
         own: None,
         remaining,
+        watched: false,
     })
 }
 

@@ -419,6 +419,7 @@ impl World {
         let refused = |key: &Key| Outcome::Refused {
             own: (key.client == me).then_some(key.attempt),
             remaining: Some(key.expires.saturating_since(now)),
+            watched: false,
         };
         match (command.kind, &mut self.key) {
             (OpKind::Acquire { attempt }, key @ None) => {
@@ -426,7 +427,13 @@ impl World {
                 granted
             }
             (OpKind::Acquire { .. }, Some(key)) => refused(key),
-            (OpKind::Adopt { .. } | OpKind::Renew { .. }, None) => Outcome::Gone,
+            (OpKind::Adopt { .. } | OpKind::Renew { .. } | OpKind::Look { .. }, None) => {
+                Outcome::Gone
+            }
+            (OpKind::Look { attempt }, Some(key)) => match refused(key) {
+                Outcome::Refused { own, .. } if own == Some(attempt) => Outcome::Seen,
+                refused => refused,
+            },
             (OpKind::Adopt { attempt, old }, Some(key)) if is(key, old) => {
                 *key = write(attempt);
                 granted

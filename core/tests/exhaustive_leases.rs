@@ -449,6 +449,7 @@ impl World {
         let refused = |key: &Key| Outcome::Refused {
             own: (key.request == me).then_some(key.attempt),
             remaining: Some(key.expires.saturating_since(now)),
+            watched: false,
         };
         match (command.op.kind, &mut self.key) {
             (OpKind::Acquire { attempt }, key @ None) => {
@@ -456,7 +457,13 @@ impl World {
                 granted
             }
             (OpKind::Acquire { .. }, Some(key)) => refused(key),
-            (OpKind::Adopt { .. } | OpKind::Renew { .. }, None) => Outcome::Gone,
+            (OpKind::Adopt { .. } | OpKind::Renew { .. } | OpKind::Look { .. }, None) => {
+                Outcome::Gone
+            }
+            (OpKind::Look { attempt }, Some(key)) => match refused(key) {
+                Outcome::Refused { own, .. } if own == Some(attempt) => Outcome::Seen,
+                refused => refused,
+            },
             (OpKind::Adopt { attempt, old }, Some(key)) if is(key, old) => {
                 *key = write(attempt);
                 granted

@@ -109,7 +109,8 @@ pub fn lease_ops(data: &[u8]) {
                         let_go(&mut models, *id);
                     }
                 }
-                _ => {}
+                _ if arg > 240 => leases.handle_all_changed(now),
+                _ => leases.handle_changed(now, [b"lock:a", b"lock:b", b"lock:c"][usize::from(arg >> 5) % 3]),
             },
             (10 | 11, _) => {
                 if let Some(op) = leases.poll_op(now) {
@@ -213,14 +214,17 @@ fn outcome(kind: OpKind, arg: u8, handed_out: Tick) -> Outcome {
         (OpKind::Clear, 0..=7) => Outcome::Cleared {
             mine: maybe_executed,
         },
+        (OpKind::Look { .. }, 0..=6) => Outcome::Seen,
         (_, 0..=6) => Outcome::Granted { handed_out },
         (_, 7 | 8) => Outcome::Refused {
             own: None,
             remaining: maybe_executed.then_some(MS * 3),
+            watched: maybe_executed,
         },
         (_, 9) => Outcome::Refused {
             own: Some(1),
             remaining: None,
+            watched: maybe_executed,
         },
         (_, 10) => Outcome::Gone,
         (_, 11 | 12) => Outcome::Failed {

@@ -41,7 +41,7 @@ impl Lease {
 
     /// A hold whose validity has ended is lost, whatever else arrives.
     pub(super) fn check_expiry(&mut self, now: Tick) {
-        if matches!(self.state, State::Held | State::Renewing) && now >= self.valid_until {
+        if self.state.is_held() && now >= self.valid_until {
             self.run(Input::GiveUp, now);
         }
     }
@@ -60,6 +60,8 @@ impl Lease {
                 self.count_from(handed_out);
                 let left = self.valid_until.saturating_since(now);
                 let validity = self.terms.validity();
+                // A change would have been told before this answer.
+                self.missed |= core::mem::take(&mut self.unprompted);
                 if let OpKind::Adopt { old, .. } = kind {
                     self.leftovers.remove(old);
                 }
@@ -85,10 +87,15 @@ impl Lease {
                 }
                 Input::RefusedByOwn
             }
-            Outcome::Refused { own, remaining } => {
+            Outcome::Refused {
+                own,
+                remaining,
+                watched,
+            } => {
                 if let Some(shown) = own {
                     self.leftovers.push(shown);
                 }
+                self.watched = watched;
                 self.note_refusal(now, remaining);
                 self.refused(Input::Replaced)
             }
@@ -103,6 +110,7 @@ impl Lease {
                 self.last_failure = Some(Failure::NoReply);
                 self.refused(Input::Gone)
             }
+            Outcome::Seen => Input::Seen,
             Outcome::Cleared { mine: true } => Input::Cleared,
             // A clean-up that may have been executed before finds nothing: that is no loss.
             Outcome::Cleared { mine: false } if self.clear_ambiguous => Input::Cleared,
@@ -111,6 +119,7 @@ impl Lease {
                 failure,
                 maybe_executed,
             } => {
+                self.watched = false;
                 self.last_failure = Some(failure);
                 self.clear_ambiguous |= maybe_executed && kind == OpKind::Clear;
                 let writes = matches!(kind, OpKind::Acquire { .. } | OpKind::Adopt { .. });
@@ -136,9 +145,11 @@ impl Lease {
             Outcome::NoReply { failure, .. } => {
                 self.last_failure = Some(failure);
                 self.clear_ambiguous |= kind == OpKind::Clear;
-                if matches!(kind, OpKind::Clear | OpKind::Renew { .. })
-                    && self.state != State::Confirming
-                {
+                let harmless = matches!(
+                    kind,
+                    OpKind::Clear | OpKind::Renew { .. } | OpKind::Look { .. }
+                );
+                if harmless && self.state != State::Confirming {
                     Input::Ambiguous
                 } else if self.leftovers.is_full() {
                     self.last_failure = Some(Failure::TooManyUnanswered);
@@ -159,7 +170,7 @@ impl Lease {
     /// What "not mine" means depends on whether the hold was handed over.
     fn refused(&self, held: Input) -> Input {
         match self.state {
-            State::Held | State::Renewing => held,
+            State::Held | State::Renewing | State::Checking => held,
             _ if matches!(self.until, Until::Once(_)) => Input::RefusedLast,
             _ => Input::Refused,
         }
@@ -176,7 +187,7 @@ impl Lease {
         // What `max_hold` does not allow does not count, so that the hold ends by then.
         let handed_out = handed_out.min(self.max_end - self.terms.validity());
         let valid_until = handed_out + self.terms.validity();
-        let fresh = !matches!(self.state, State::Held | State::Renewing);
+        let fresh = !self.state.is_held();
         if fresh || valid_until > self.valid_until {
             self.valid_until = valid_until;
             self.confirmed = handed_out;
@@ -262,6 +273,11 @@ impl Lease {
             Act::Renew => {
                 self.next = Tick::MAX;
                 self.slot = Slot::Due(OpKind::Renew {
+                    attempt: self.attempt,
+                });
+            }
+            Act::Look => {
+                self.slot = Slot::Due(OpKind::Look {
                     attempt: self.attempt,
                 });
             }
@@ -360,18 +376,23 @@ impl Lease {
             self.next = Tick::MAX;
             return;
         }
-        let bound = BACKOFF_FIRST * (1 << self.refusals.min(5));
+        let bound = if self.watched {
+            Duration::from_millis(u64::from(self.poll_limit_ms))
+        } else {
+            (BACKOFF_FIRST * (1 << self.refusals.min(5))).min(BACKOFF_LAST)
+        };
         self.refusals = self.refusals.saturating_add(1);
-        let delay = self.rng.up_to(bound.min(BACKOFF_LAST)).max(BACKOFF_LEAST);
+        let poll = now + self.rng.up_to(bound).max(BACKOFF_LEAST);
         // The other's lease may end sooner; a little jitter keeps waiters apart then, too.
         let expiry = match self.next {
             Tick::MAX => Tick::MAX,
             expiry => expiry + self.rng.up_to(BACKOFF_LEAST) + BACKOFF_LEAST,
         };
-        self.next = (now + delay)
-            .min(expiry)
-            .min(self.last_attempt())
-            .max(now + Duration::from_micros(1));
+        let next = poll.min(expiry).min(self.last_attempt());
+        self.next = next.max(now + Duration::from_micros(1));
+        // By a server's clock that runs ahead the lease may be over a little sooner.
+        let left = expiry.saturating_since(now);
+        self.unprompted = self.watched && self.next.saturating_since(now) < left / 2;
     }
 
     fn hold(&mut self, now: Tick) {
@@ -416,6 +437,7 @@ impl Lease {
     fn lose(&mut self, input: Input, now: Tick) {
         let cause = match input {
             Input::Gone => Cause::Gone,
+            _ if self.vanished => Cause::Gone,
             Input::Replaced => Cause::Replaced,
             Input::Close => Cause::Closed,
             _ if self.renewals_over => Cause::MaxHold,

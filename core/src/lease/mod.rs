@@ -48,7 +48,7 @@ mod types;
 
 use core::time::Duration;
 
-use crate::config::{REPLY_LIMIT, Terms, Wait};
+use crate::config::{POLL_LIMIT, REPLY_LIMIT, Terms, Wait};
 use crate::error::Failure;
 use crate::rng::Rng;
 use crate::time::{Deadline, Reason, Tick};
@@ -121,6 +121,16 @@ pub struct Lease {
     /// The general reply limit in milliseconds.
     reply_limit_ms: u32,
     refusals: u8,
+    /// The longest delay between two attempts while the store tells of changes, in milliseconds.
+    poll_limit_ms: u32,
+    /// The store tells of changes to the key: since the last refusal.
+    watched: bool,
+    /// The attempt under way was made though nothing was told and the other's lease was not over.
+    unprompted: bool,
+    /// Such an attempt found the key free.
+    missed: bool,
+    /// The key was seen to be gone; the outcome that says why is still to come.
+    vanished: bool,
     /// The last attempt that the wait allows was made.
     last_attempt_made: bool,
     /// `max_hold` leaves no room for another renewal.
@@ -172,6 +182,11 @@ impl Lease {
             round_trip: 0,
             reply_limit_ms: REPLY_LIMIT.as_millis() as u32,
             refusals: 0,
+            poll_limit_ms: POLL_LIMIT.as_millis() as u32,
+            watched: false,
+            unprompted: false,
+            missed: false,
+            vanished: false,
             last_attempt_made: false,
             renewals_over: false,
             clear_ambiguous: false,
@@ -187,6 +202,14 @@ impl Lease {
         self
     }
 
+    /// With another longest delay than 10 s between two attempts while the store tells of changes to the key:
+    /// [`POLL_LIMIT`].
+    #[must_use]
+    pub fn with_poll_limit(mut self, limit: Duration) -> Lease {
+        self.poll_limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        self
+    }
+
     // ---- getters ----
 
     /// Where the lease stands.
@@ -198,12 +221,12 @@ impl Lease {
     ///
     /// False from the moment a release is asked for, and for good once the loss was told.
     pub fn holds_at(&self, now: Tick) -> bool {
-        matches!(self.state, State::Held | State::Renewing) && now < self.valid_until
+        self.state.is_held() && !self.vanished && now < self.valid_until
     }
 
     /// The end of validity while the lock is held.
     pub fn valid_until(&self) -> Option<Tick> {
-        matches!(self.state, State::Held | State::Renewing).then_some(self.valid_until)
+        (self.state.is_held() && !self.vanished).then_some(self.valid_until)
     }
 
     /// Its times.
@@ -235,7 +258,9 @@ impl Lease {
     /// the lease's own limit for renewals, the general one for the rest.
     pub fn reply_limit(&self, kind: OpKind) -> Duration {
         match kind {
-            OpKind::Renew { .. } if self.state != State::Confirming => self.terms.reply_limit(),
+            OpKind::Renew { .. } | OpKind::Look { .. } if self.state != State::Confirming => {
+                self.terms.reply_limit()
+            }
             _ => Duration::from_millis(u64::from(self.reply_limit_ms)),
         }
     }
@@ -262,7 +287,7 @@ impl Lease {
             State::Backoff => {
                 at(self.next, Reason::Retry).or_earlier(at(self.wait_end(), Reason::WaitEnds))
             }
-            State::Held => {
+            State::Held | State::Checking => {
                 at(self.give_up(), Reason::GiveUp).or_earlier(at(self.next, Reason::RenewDue))
             }
             State::Renewing => at(self.give_up(), Reason::GiveUp),
@@ -287,7 +312,7 @@ impl Lease {
             OpKind::Acquire { .. } | OpKind::Adopt { .. } | OpKind::Renew { .. } => {
                 self.dead_since = None
             }
-            OpKind::Clear => {}
+            OpKind::Look { .. } | OpKind::Clear => {}
         }
         // An attempt takes its number when it is handed out, so that numbers are never used twice.
         let kind = match kind {
@@ -350,6 +375,7 @@ impl Lease {
 
     /// Its turn in the local queue: an attempt may be made.
     pub fn turn(&mut self, now: Tick) {
+        self.unprompted = false;
         self.run(Input::Turn, now);
     }
 
@@ -440,16 +466,41 @@ impl Lease {
         self.round_trip = u32::try_from(crate::time::micros(trip)).unwrap_or(u32::MAX);
     }
 
-    /// The store can be reached again: renew at once.
+    /// The store can be reached again: renew at once, or look where nothing is renewed; a waiter makes its attempt.
     pub fn handle_link_up(&mut self, now: Tick) {
         self.check_expiry(now);
         if matches!(self.last_failure, Some(Failure::Link(_))) {
             // It is over: a wait that ends later did not fail of it, but an attempt has still to be answered.
             self.last_failure = (self.attempt > 0).then_some(Failure::NoReply);
         }
-        if self.terms.renew_every().is_some() && !self.outlasts(now) {
+        self.watched = false;
+        self.unprompted = false;
+        let renewed = self.terms.renew_every().is_some() && !self.outlasts(now);
+        if !self.state.is_held() || renewed {
             self.run(Input::LinkUp, now);
+        } else {
+            self.run(Input::Changed, now);
         }
+    }
+
+    /// Something happened to the key, or may have: a waiter makes its attempt, a holder looks.
+    ///
+    /// What is with the store at this moment comes after the change, so that its outcome knows of it.
+    pub fn handle_changed(&mut self, now: Tick) {
+        self.check_expiry(now);
+        self.unprompted = false;
+        self.run(Input::Changed, now);
+    }
+
+    /// The key was seen to be gone, and it is still being asked why: nothing is held from here on. The outcome that
+    /// follows tells the loss; without one it is told when the hold would have been given up.
+    pub fn handle_vanished(&mut self) {
+        self.vanished |= self.state.is_held();
+    }
+
+    /// Whether a change to the key was not told though it was said that it would be: asked once.
+    pub fn take_missed(&mut self) -> bool {
+        core::mem::take(&mut self.missed)
     }
 
     /// The connection was declared dead. Operations that were out get their own outcome.

@@ -24,6 +24,8 @@ pub enum State {
     Held,
     /// Held, a renewal is due or under way.
     Renewing,
+    /// Held, and something happened to the key: whose it is, is being looked at.
+    Checking,
     /// Released by the holder, who waits for the answer.
     Releasing,
     /// Lost and told; the guard still lives, so nothing is sent.
@@ -32,6 +34,13 @@ pub enum State {
     Ending,
     /// Over. The machine can be forgotten.
     Done,
+}
+
+impl State {
+    /// Whether the lock is held, if its validity has not ended.
+    pub const fn is_held(self) -> bool {
+        matches!(self, State::Held | State::Renewing | State::Checking)
+    }
 }
 
 /// What can happen to a lease, sorted fine enough for the next state to be certain.
@@ -61,6 +70,8 @@ pub enum Input {
     RefusedByOwn,
     /// The renewal is confirmed.
     Renewed,
+    /// The key was looked at and is still ours.
+    Seen,
     /// The key is gone.
     Gone,
     /// The key holds somebody else's value.
@@ -79,6 +90,8 @@ pub enum Input {
     Ambiguous,
     /// As `Ambiguous`, and it ends the request.
     AmbiguousLast,
+    /// Something happened to the key: a hint to look, never the verdict.
+    Changed,
     /// A retry is due: the next attempt, the next clean-up.
     RetryDue,
     /// The next renewal is due.
@@ -120,6 +133,8 @@ pub enum Act {
     Hold,
     /// A renewal is due.
     Renew,
+    /// A look at the key is due.
+    Look,
     /// The renewal counts: tell.
     Extend,
     /// Try the renewal again a little later.
@@ -229,6 +244,8 @@ pub const RULES: &[Rule] = rules! {
     }
     Backoff {
         RetryDue => Attempt, Ready;
+        Changed => Attempt, Ready;
+        LinkUp => Attempt, Ready;
         Demoted => Nothing, Queued;
         FailedLast => TellFailed, Ending;
         WaitOver => TellTimedOut, Ending;
@@ -265,6 +282,7 @@ pub const RULES: &[Rule] = rules! {
         Close => RememberClosed, Ending;
     }
     Held {
+        Changed => Look, Checking;
         RenewDue => Renew, Renewing;
         LinkUp => Renew, Renewing;
         GiveUp => TellLost, Lost;
@@ -281,6 +299,22 @@ pub const RULES: &[Rule] = rules! {
         FailedLast => RetryRenewal, Held;
         Unsent => Renew, Renewing;
         Ambiguous => Renew, Renewing;
+        GiveUp => TellLost, Lost;
+        Release => Clear, Releasing;
+        Abandon => TellAbandoned, Done;
+        Drop => Clear, Ending;
+        Close => TellLost, Lost;
+    }
+    Checking {
+        Seen => Nothing, Held;
+        Gone => TellLost, Lost;
+        Replaced => TellLost, Lost;
+        Failed => Nothing, Held;
+        FailedLast => Nothing, Held;
+        Unsent => Look, Checking;
+        Ambiguous => Look, Checking;
+        RenewDue => Renew, Renewing;
+        LinkUp => Renew, Renewing;
         GiveUp => TellLost, Lost;
         Release => Clear, Releasing;
         Abandon => TellAbandoned, Done;

@@ -37,6 +37,11 @@ pub enum OpKind {
         /// The attempt whose value the key has.
         attempt: u32,
     },
+    /// See whether the key still has the value of `attempt`.
+    Look {
+        /// The attempt whose value the key has.
+        attempt: u32,
+    },
     /// Delete the key if it has one of the values in [`Lease::leftovers`](super::Lease::leftovers), the first one first.
     Clear,
 }
@@ -55,7 +60,12 @@ pub enum Outcome {
         own: Option<u32>,
         /// How long the other's lease runs on, if it is known.
         remaining: Option<Duration>,
+        /// Whether the store tells when anything happens to the key from here on, by
+        /// [`handle_changed`](super::Lease::handle_changed).
+        watched: bool,
     },
+    /// The key was looked at: it has the value of the hold.
+    Seen,
     /// The key does not exist.
     Gone,
     /// The clean-up is done.
@@ -83,9 +93,9 @@ impl Outcome {
     /// Whether it can be the outcome of such an operation. Any other is ignored.
     pub(super) fn fits(&self, kind: OpKind) -> bool {
         match self {
-            Outcome::Granted { .. } | Outcome::Refused { .. } | Outcome::Gone => {
-                kind != OpKind::Clear
-            }
+            Outcome::Granted { .. } => !matches!(kind, OpKind::Clear | OpKind::Look { .. }),
+            Outcome::Refused { .. } | Outcome::Gone => kind != OpKind::Clear,
+            Outcome::Seen => matches!(kind, OpKind::Look { .. }),
             Outcome::Cleared { .. } => kind == OpKind::Clear,
             Outcome::Failed { .. } | Outcome::NoReply { .. } => true,
         }
@@ -155,6 +165,8 @@ pub enum Cause {
     Replaced,
     /// The key is gone: deleted, evicted or flushed; the server does not say which.
     Gone,
+    /// Somebody removed it by force.
+    Forced,
     /// The client was closed while the guard still lived.
     Closed,
 }
@@ -172,6 +184,7 @@ impl core::fmt::Display for Cause {
             Cause::MaxHold => f.write_str("the longest hold is over"),
             Cause::Replaced => f.write_str("somebody else has it"),
             Cause::Gone => f.write_str("its key is gone: deleted, evicted or flushed"),
+            Cause::Forced => f.write_str("somebody released it by force"),
             Cause::Closed => f.write_str("the client was closed, or its runtime has ended"),
         }
     }

@@ -46,10 +46,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::config::{REPLY_LIMIT, Terms, Wait};
+use crate::config::{POLL_LIMIT, REPLY_LIMIT, Terms, Wait};
 use crate::error::{ConfigError, Failure};
 use crate::lease::{Lease, OpKind, Outcome, Seq, State};
-use crate::names::{Names, Value, escape_text};
+use crate::names::{Forced, Names, Value, escape_text};
 use crate::rng::Rng;
 use crate::time::{Deadline, Tick};
 use heap::Heap;
@@ -117,6 +117,8 @@ pub struct Op {
 struct Note {
     label: Option<Box<str>>,
     text: Option<Box<str>>,
+    /// Who removed the value of the hold by force.
+    forced: Option<Box<str>>,
 }
 
 struct Slot {
@@ -155,6 +157,9 @@ pub struct Leases {
     /// A single try fails when it has no answer after this: time for a dial and a reply.
     patience: Duration,
     reply_limit: Duration,
+    poll_limit: Duration,
+    /// A change was not told though it was said that it would be.
+    missed: bool,
 }
 
 impl Leases {
@@ -176,6 +181,8 @@ impl Leases {
             closed: false,
             patience: REPLY_LIMIT * 2,
             reply_limit: REPLY_LIMIT,
+            poll_limit: POLL_LIMIT,
+            missed: false,
         }
     }
 
@@ -184,6 +191,13 @@ impl Leases {
     pub fn with_limits(mut self, connect_limit: Duration, reply_limit: Duration) -> Leases {
         self.patience = connect_limit + reply_limit;
         self.reply_limit = reply_limit;
+        self
+    }
+
+    /// With another longest delay than 10 s between two attempts of a waiter while the store tells of changes.
+    #[must_use]
+    pub fn with_poll_limit(mut self, limit: Duration) -> Leases {
+        self.poll_limit = limit;
         self
     }
 
@@ -221,6 +235,22 @@ impl Leases {
         let lease = self.lease(id)?;
         let own = attempt <= lease.attempt() && self.value(id, attempt)?.as_bytes() == shown;
         own.then_some(attempt)
+    }
+
+    /// The helper key of a lease with this suffix, in the same slot of a cluster.
+    pub fn helper_key(&self, id: LeaseId, suffix: &str) -> Vec<u8> {
+        self.names.helper_key(self.key(id), suffix)
+    }
+
+    /// Whether it is a hold that has not been told to be over.
+    pub(crate) fn holds(&self, id: LeaseId) -> bool {
+        self.lease(id).is_some_and(|lease| lease.state().is_held())
+    }
+
+    /// Whether somebody waits for the answer to a release.
+    pub(crate) fn awaits_release(&self, id: LeaseId) -> bool {
+        let state = self.lease(id).map(Lease::state);
+        state == Some(State::Releasing)
     }
 
     /// The number of leases that are not over, clean-ups included.
@@ -329,7 +359,8 @@ impl Leases {
         let now = self.clock(now);
         let seed = self.rng.next_u64();
         let lease = Lease::new(now, request.terms, request.wait, self.patience, seed)
-            .with_reply_limit(self.reply_limit);
+            .with_reply_limit(self.reply_limit)
+            .with_poll_limit(self.poll_limit);
         let index = self.take_slot(lease, request)?;
         let id = LeaseId {
             index,
@@ -427,6 +458,17 @@ impl Leases {
         }
     }
 
+    /// Remembers who removed the value of this hold by force, if that is what the helper key says.
+    pub fn note_forced(&mut self, id: LeaseId, helper: &[u8]) {
+        let by = Forced::of(helper).and_then(|forced| {
+            let attempt = self.own_attempt(id, forced.value)?;
+            (attempt == self.lease(id)?.attempt()).then(|| Box::from(forced.by))
+        });
+        if let (Some(by), Some(note)) = (by, self.note(id)) {
+            note.forced = Some(by);
+        }
+    }
+
     /// Remembers the text of an error reply, for the failure that follows; an empty text forgets it.
     pub fn note_text(&mut self, id: LeaseId, text: &[u8]) {
         if self.slot(id).is_none() {
@@ -441,6 +483,38 @@ impl Leases {
             let text = escape_text(text, MAX_TEXT).into_boxed_str();
             note.get_or_insert_default().text = Some(text);
         }
+    }
+
+    /// Something happened to this key, or may have: who waits for it makes an attempt, who holds it looks. A hint that comes
+    /// too often costs a command, one that never comes a delay.
+    pub fn handle_changed(&mut self, now: Tick, key: &[u8]) {
+        let now = self.clock(now);
+        if let Some(front) = self.queues.front(&self.slots, key) {
+            self.slots[front as usize].lease.handle_changed(now);
+            self.settle(now, front);
+        }
+    }
+
+    /// As [`handle_changed`](Leases::handle_changed), for every key: the store was flushed.
+    pub fn handle_all_changed(&mut self, now: Tick) {
+        self.for_all(now, Lease::handle_changed);
+    }
+
+    /// As [`handle_changed`](Leases::handle_changed), for the key of this lease.
+    pub fn handle_changed_of(&mut self, now: Tick, id: LeaseId) {
+        self.with(now, id, Lease::handle_changed);
+    }
+
+    /// The key was seen to be gone, and why is still being asked: nothing is held from here on. The outcome follows.
+    pub fn handle_vanished(&mut self, id: LeaseId) {
+        if self.slot(id).is_some() {
+            self.slots[id.index()].lease.handle_vanished();
+        }
+    }
+
+    /// Whether a waiter found a name free of which it had not been told, though it was said that it would be: asked once.
+    pub fn take_missed(&mut self) -> bool {
+        core::mem::take(&mut self.missed)
     }
 
     /// The store can be reached (again): every hold is renewed at once.
@@ -461,7 +535,7 @@ impl Leases {
                 index,
                 generation: slot.generation,
             };
-            if slot.live && !matches!(slot.lease.state(), State::Held | State::Renewing) {
+            if slot.live && !slot.lease.state().is_held() {
                 self.note_text(id, text);
             }
         }

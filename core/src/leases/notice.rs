@@ -43,7 +43,7 @@ pub enum Notice {
     Lost {
         /// Why, and until when the work should end.
         lost: Lost,
-        /// Who replaced it, if that is known.
+        /// Who replaced it, or removed it by force, if that is known.
         by: Option<Box<str>>,
     },
     /// The hold was released by its holder.

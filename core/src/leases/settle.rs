@@ -9,7 +9,7 @@ use crate::time::Tick;
 impl Leases {
     pub(super) fn is_held(&self, index: u32) -> bool {
         let lease = &self.slots[index as usize].lease;
-        matches!(lease.state(), State::Held | State::Renewing) && lease.holds_at(self.now)
+        lease.holds_at(self.now)
     }
 
     /// A single try for a name that is held in this process.
@@ -46,7 +46,8 @@ impl Leases {
                     kind: op.kind,
                 });
             }
-            let held = matches!(slot.lease.state(), State::Held | State::Renewing);
+            self.missed |= slot.lease.take_missed();
+            let held = slot.lease.state().is_held();
             if held != core::mem::replace(&mut slot.held, held) {
                 self.held = if held { self.held + 1 } else { self.held - 1 };
             }
@@ -100,14 +101,18 @@ impl Leases {
             lease::Event::Failed(failure) => Notice::Failed(fault(failure)),
             lease::Event::Renewed { valid_until } => Notice::Renewed { valid_until },
             lease::Event::RenewalFailed(failure) => Notice::RenewalFailed(fault(failure)),
-            lease::Event::Lost(lost) => Notice::Lost {
-                lost,
-                by: if lost.cause == Cause::Replaced {
-                    label()
-                } else {
-                    None
-                },
-            },
+            lease::Event::Lost(mut lost) => {
+                let forced = note.and_then(|note| note.forced.clone());
+                if lost.cause == Cause::Gone && forced.is_some() {
+                    lost.cause = Cause::Forced;
+                }
+                let by = match lost.cause {
+                    Cause::Replaced => label(),
+                    Cause::Forced => forced,
+                    _ => None,
+                };
+                Notice::Lost { lost, by }
+            }
             lease::Event::Released { confirmed } => Notice::Released { confirmed },
             lease::Event::Abandoned => Notice::Abandoned,
         }
@@ -134,9 +139,7 @@ impl Leases {
         match self.slots[index as usize].lease.state() {
             // Only when it has just been granted: one that was here before and does not know yet that it
             // lost the key to this one stays behind.
-            State::Held | State::Renewing
-                if !place.is_front && !self.slots[index as usize].held =>
-            {
+            state if state.is_held() && !place.is_front && !self.slots[index as usize].held => {
                 // A single try that won, or a grant that overtook: the holder stands first.
                 self.queues.move_to_front(&mut self.slots, index);
                 let behind = self.slots[index as usize].link.next;

@@ -227,6 +227,7 @@ fn a_request_that_is_overtaken_by_a_try_of_its_own_process_waits_in_line() {
     let refused = Outcome::Refused {
         own: None,
         remaining: None,
+        watched: false,
     };
     leases.handle_outcome(
         START,
@@ -270,6 +271,7 @@ fn s15_a_name_that_is_granted_twice_here_is_found_out_at_once() {
     let replaced = Outcome::Refused {
         own: None,
         remaining: None,
+        watched: false,
     };
     leases.handle_outcome(START, op.id, op.seq, replaced);
     assert!(leases.holds_at(quick, START) && !leases.holds_at(first, START));
@@ -317,8 +319,9 @@ proptest! {
                         owner[name] = Some(op.id);
                         Outcome::Granted { handed_out: now }
                     }
-                    OpKind::Acquire { .. } | OpKind::Adopt { .. } => Outcome::Refused { own: None, remaining: None },
+                    OpKind::Acquire { .. } | OpKind::Adopt { .. } => Outcome::Refused { own: None, remaining: None, watched: false },
                     OpKind::Renew { .. } => Outcome::Granted { handed_out: now },
+                    OpKind::Look { .. } => Outcome::Seen,
                     OpKind::Clear => {
                         let mine = owner[name] == Some(op.id);
                         if mine { owner[name] = None; }

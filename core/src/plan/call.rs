@@ -1,6 +1,8 @@
 //! One operation on its way: its commands, the replies to it, or that none will come.
 
-use super::{Dialect, Form, Partial, ReplyTo, Verdict, commands, expected, replies};
+use core::time::Duration;
+
+use super::{Dialect, Form, Partial, ReplyTo, Step, Verdict, Watched, commands, expected, replies};
 use crate::conn::Reply;
 use crate::error::Failure;
 use crate::lease::{OpKind, Outcome};
@@ -52,25 +54,33 @@ pub struct Call {
     pub op: Op,
     /// How it is put.
     pub form: Form,
+    /// Whether a read of the key follows, so that the server tells when it changes.
+    pub watch: bool,
 }
 
 impl Call {
     /// The operation in the form that this server speaks.
     pub fn new(dialect: &Dialect, op: Op) -> Call {
-        let form = dialect.form(op.kind);
-        Call { op, form }
+        Call::put(dialect, op, dialect.form(op.kind))
     }
 
     /// How many replies there will be, one for each command; none when the lease is over. Ask before sending: what is
     /// left to clear may change.
     pub fn replies(self, leases: &Leases) -> u8 {
-        replies(self.form, leases, self.op.id)
+        match replies(self.form, leases, self.op.id) {
+            0 => 0,
+            own => own + u8::from(self.watch),
+        }
     }
 
     /// Gives the arguments of each command to `each`, in the order in which they are to be sent: for
     /// [`encode`](crate::resp::encode), or for the command type of another client.
-    pub fn commands(self, leases: &Leases, each: impl FnMut(&[Arg<'_>])) {
-        commands(self.form, leases, self.op.id, self.op.kind, each);
+    pub fn commands(self, leases: &Leases, mut each: impl FnMut(&[Arg<'_>])) {
+        let Call { op, form, watch } = self;
+        commands(form, leases, op.id, op.kind, &mut each);
+        if watch {
+            each(&["PTTL".into(), Arg::Bytes(leases.key(op.id))]);
+        }
     }
 
     /// Takes in a reply to the call that is its tag. A call that comes back is to be sent next: the same operation,
@@ -85,27 +95,17 @@ impl Call {
         dialect: &mut Dialect,
         partial: &mut Partial,
     ) -> Option<Call> {
-        let Call { op, form } = reply.tag;
-        if let Some(text) = reply.value.error() {
-            leases.note_text(op.id, text);
-        }
+        let call = reply.tag;
+        let op = call.op;
         leases.handle_round_trip(op.id, now.saturating_since(reply.handed_out));
-        let expected = expected(leases, op.id, op.kind);
-        let to = ReplyTo {
-            value: reply.value,
-            expected: expected.as_ref().map_or(&[], |value| value.as_bytes()),
-            handed_out: reply.handed_out,
-            more: reply.more,
-        };
-        let verdict = dialect.judge(form, op.kind, &to, partial);
-        let again = reply.tag.obey(now, leases, partial, verdict);
+        let again = call.take(reply, now, leases, dialect, partial);
         if reply.more == 0 {
             *partial = Partial::default();
         }
         let form = again?;
         // Not for an operation that nobody wants any more: silence after the end.
         let wanted = leases.lease(op.id)?.awaits(op.seq);
-        wanted.then_some(Call { op, form })
+        wanted.then(|| Call::put(dialect, op, form))
     }
 
     /// No reply will come, since the connection is dead; `maybe_executed` unless not a byte was handed out. The end of
@@ -117,13 +117,17 @@ impl Call {
         maybe_executed: bool,
         failure: Failure,
     ) {
-        let Call { op, form } = self;
+        let Call { op, form, .. } = self;
         let outcome = match form {
             // The refusal itself was answered; only who it was stays unknown.
             Form::LookTtl | Form::LookValue => Outcome::Refused {
                 own: None,
                 remaining: None,
+                watched: false,
             },
+            // The same of what was gone.
+            Form::LookForced if op.kind == OpKind::Clear => Outcome::Cleared { mine: false },
+            Form::LookForced => Outcome::Gone,
             _ => Outcome::NoReply {
                 maybe_executed,
                 failure,
@@ -133,47 +137,130 @@ impl Call {
         leases.handle_outcome(now, op.id, op.seq, outcome);
     }
 
-    /// Carries a verdict to the lease, or says in which other form the operation is to be put.
-    fn obey(
+    fn put(dialect: &Dialect, op: Op, form: Form) -> Call {
+        let writes = match form {
+            Form::AcquireGet | Form::Acquire => true,
+            Form::SwapGet | Form::Swap | Form::SwapScript(_) => true,
+            Form::LookValue | Form::LookTtl | Form::LookHeld | Form::LookForced => false,
+            Form::Delex | Form::Delifeq | Form::ClearScript(_) => false,
+        };
+        // A write ends the watch of its key, and a refused one does not begin it.
+        let watch = writes && dialect.is_watching();
+        Call { op, form, watch }
+    }
+
+    /// Takes a reply apart. Gives the form in which the operation is to be put next.
+    fn take(
         self,
+        reply: &Reply<'_, Call>,
         now: Tick,
         leases: &mut Leases,
+        dialect: &mut Dialect,
         partial: &mut Partial,
-        verdict: Verdict<'_>,
     ) -> Option<Form> {
-        let Call { op, form } = self;
-        match verdict {
-            Verdict::More => None,
-            Verdict::Done(outcome) => {
-                let refused = matches!(outcome, Outcome::Refused { .. });
-                if refused && form != Form::LookTtl && !partial.has_shown() {
-                    leases.forget_holder(op.id);
+        let Call { op, form, watch } = self;
+        // The second reply belongs to the read that follows.
+        if let Some(step) = partial.step.take() {
+            let watched = match form {
+                Form::LookHeld => {
+                    leases.note_forced(op.id, reply.value.as_bytes().unwrap_or_default());
+                    Watched::default()
                 }
-                leases.handle_outcome(now, op.id, op.seq, outcome);
-                None
-            }
-            Verdict::Again(form) => Some(form),
+                _ => dialect.judge_watch(&reply.value),
+            };
+            return self.obey(now, leases, dialect, partial, step, Some(watched));
+        }
+        if let Some(text) = reply.value.error() {
+            leases.note_text(op.id, text);
+        }
+        if form == Form::LookForced {
+            leases.note_forced(op.id, reply.value.as_bytes().unwrap_or_default());
+        }
+        let expected = expected(leases, op.id, op.kind);
+        let to = ReplyTo {
+            value: reply.value,
+            expected: expected.as_ref().map_or(&[], |value| value.as_bytes()),
+            handed_out: reply.handed_out,
+            more: reply.more - u8::from(watch),
+        };
+        let step = match dialect.judge(form, op.kind, &to, partial) {
+            Verdict::More => return None,
+            Verdict::Done(outcome) => Step::Done(outcome),
+            Verdict::Again(form) => Step::Again(form),
             Verdict::Shown(shown) => {
                 let own = leases.own_attempt(op.id, shown);
                 if own.is_none() {
                     leases.note_holder(op.id, shown);
                 }
-                let refused = Outcome::Refused {
-                    own,
-                    remaining: None,
-                };
-                match (form, op.kind, own) {
+                if form == Form::LookValue {
                     // The PTTL is still to come.
-                    (Form::LookValue, ..) => partial.note_shown(own),
-                    // How long the other's lease runs on is worth a look; one's own is taken over.
-                    (_, OpKind::Acquire { .. } | OpKind::Adopt { .. }, None) => {
-                        return Some(Form::LookTtl);
-                    }
-                    _ => leases.handle_outcome(now, op.id, op.seq, refused),
+                    partial.note_shown(own);
+                    return None;
                 }
-                None
+                Step::Shown(own)
+            }
+        };
+        if reply.more > 0 {
+            partial.step = Some(step);
+            return None;
+        }
+        self.obey(now, leases, dialect, partial, step, None)
+    }
+
+    /// Carries what the replies lead to to the lease, or says in which other form the operation is to be put.
+    fn obey(
+        self,
+        now: Tick,
+        leases: &mut Leases,
+        dialect: &Dialect,
+        partial: &Partial,
+        step: Step,
+        watched: Option<Watched>,
+    ) -> Option<Form> {
+        let Call { op, form, .. } = self;
+        let asks = matches!(op.kind, OpKind::Acquire { .. } | OpKind::Adopt { .. });
+        let mut outcome = match step {
+            Step::Again(form) => return Some(form),
+            // How long the other's lease runs on is worth a look; one's own is taken over.
+            Step::Shown(None) if asks && watched.is_none() => return Some(Form::LookTtl),
+            Step::Shown(own) => Outcome::Refused {
+                own,
+                remaining: None,
+                watched: false,
+            },
+            Step::Done(outcome) => outcome,
+        };
+        if let Outcome::Refused {
+            own: None,
+            remaining,
+            watched: told,
+        } = &mut outcome
+        {
+            let keeps = form == Form::LookTtl || partial.has_shown();
+            if !keeps && !matches!(step, Step::Shown(_)) {
+                leases.forget_holder(op.id);
+            }
+            if let Some(watched) = watched {
+                *remaining = remaining.or(watched.remaining);
+                *told = watched.yes;
             }
         }
+        // Why it is gone is worth a look, too.
+        let wonders = match outcome {
+            Outcome::Gone => matches!(op.kind, OpKind::Renew { .. }) && leases.holds(op.id),
+            Outcome::Cleared { mine: false } => leases.awaits_release(op.id),
+            _ => false,
+        };
+        if wonders && form != Form::LookForced && dialect.may_read {
+            leases.handle_vanished(op.id);
+            return Some(Form::LookForced);
+        }
+        leases.handle_outcome(now, op.id, op.seq, outcome);
+        let gone = watched.is_some_and(|watched| watched.remaining == Some(Duration::ZERO));
+        if gone && matches!(outcome, Outcome::Granted { .. }) {
+            leases.handle_changed_of(now, op.id);
+        }
+        None
     }
 }
 

@@ -70,6 +70,7 @@ impl Watched {
         ][(arg % 3) as usize];
         let maybe_executed = arg & 4 == 0;
         match (kind % 12, op.kind) {
+            (0..=3, OpKind::Look { .. }) => Outcome::Seen,
             (0..=5, OpKind::Clear) => Outcome::Cleared { mine: arg % 2 == 0 },
             (0..=3, _) => Outcome::Granted {
                 handed_out: self.now - MS * [0, 1, 300, 600, 700, 2_000][(arg % 6) as usize],
@@ -78,6 +79,7 @@ impl Watched {
                 own: (arg % 3 == 0)
                     .then(|| 1 + (arg / 3 % u64::from(self.lease.attempt().max(1))) as u32),
                 remaining: [None, Some(MS * 3), Some(Duration::ZERO)][(arg / 8 % 3) as usize],
+                watched: arg % 2 == 0,
             },
             (7, _) => Outcome::Gone,
             (8 | 9, _) => Outcome::Failed {
@@ -94,7 +96,7 @@ impl Watched {
     fn step(&mut self, kind: u64, arg: u64) {
         let now = self.now;
         let lease = &mut self.lease;
-        match kind % 32 {
+        match kind % 34 {
             0 | 1 => lease.turn(now),
             2 => lease.demote(now),
             3 if arg % 3 == 0 => {
@@ -111,7 +113,7 @@ impl Watched {
                 assert!(!lease.holds_at(now));
             }
             4 if arg % 4 == 0 => {
-                self.silent |= matches!(lease.state(), State::Held | State::Renewing);
+                self.silent |= lease.state().is_held();
                 lease.abandon(now);
                 assert!(!lease.holds_at(now));
             }
@@ -145,6 +147,11 @@ impl Watched {
                     self.now = at.max(now);
                     lease.handle_timeout(self.now);
                 }
+            }
+            32 => lease.handle_changed(now),
+            33 if arg % 8 == 0 => {
+                lease.handle_vanished();
+                assert!(!lease.holds_at(now));
             }
             // A stale answer.
             21 => lease.handle_outcome(now, (arg % 5) as u32, Outcome::Gone),
@@ -180,7 +187,7 @@ impl Watched {
                 self.written = attempt;
                 assert!(!self.silent, "S4: {op:?}");
             }
-            OpKind::Renew { attempt } => {
+            OpKind::Renew { attempt } | OpKind::Look { attempt } => {
                 assert_eq!(attempt, self.written);
                 assert!(!self.dead.contains(&attempt), "S5b");
                 assert!(!self.silent, "S4: {op:?}");

@@ -118,6 +118,7 @@ fn s5_every_attempt_has_a_number_of_its_own_and_only_sent_ones_are_left_over() {
         Outcome::Refused {
             own: Some(2),
             remaining: None,
+            watched: false,
         },
     );
     let adopt = op(&mut lease);
@@ -139,6 +140,7 @@ fn s5_a_first_attempt_that_shows_itself_is_taken_over() {
         Outcome::Refused {
             own: Some(1),
             remaining: None,
+            watched: false,
         },
     );
     let adopt = op(&mut lease);
@@ -183,6 +185,7 @@ fn s5_whoever_shows_every_take_over_again_ends_the_request_and_all_are_cleared()
         let shown = Outcome::Refused {
             own: Some(attempt),
             remaining: None,
+            watched: false,
         };
         lease.handle_outcome(START, op.seq, shown);
     }
@@ -247,6 +250,7 @@ fn s6_a_request_that_is_dropped_between_two_attempts_is_cleared_at_once() {
     let refused = Outcome::Refused {
         own: None,
         remaining: None,
+        watched: false,
     };
     lease.handle_outcome(START, second.seq, refused);
     assert_eq!(lease.state(), State::Backoff);
@@ -428,6 +432,7 @@ fn s9_the_last_attempt_of_a_wait_is_the_last() {
                 Outcome::Refused {
                     own: None,
                     remaining: None,
+                    watched: false,
                 },
             );
         }
@@ -455,6 +460,7 @@ fn s9_an_attempt_that_is_refused_late_is_followed_by_the_last_one() {
     let refused = Outcome::Refused {
         own: None,
         remaining: None,
+        watched: false,
     };
     lease.handle_outcome(late, first.seq, refused);
     // Later than now, as every deadline.
@@ -498,6 +504,7 @@ fn s9_the_next_attempt_comes_behind_the_end_of_the_others_lease_and_not_right_be
         let refused = Outcome::Refused {
             own: None,
             remaining: Some(MS * 10),
+            watched: false,
         };
         lease.handle_outcome(now, op.seq, refused);
         let end = now + MS * 10;
@@ -601,6 +608,7 @@ fn s12_the_far_end_of_time_is_no_panic() {
                 Outcome::Refused {
                     own: None,
                     remaining,
+                    watched: false,
                 },
             );
             lease.handle_timeout(Tick::MAX);

@@ -7,4 +7,5 @@ mod random;
 mod rules;
 mod server;
 mod waiting;
+mod waking;
 mod world;

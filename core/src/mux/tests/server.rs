@@ -31,6 +31,16 @@ pub(super) struct Server {
     /// The next script runs, and is answered with this.
     pub(super) script_fails: Option<&'static str>,
     pub(super) cached: BTreeSet<String>,
+    /// What is answered to `CLIENT TRACKING`: nothing means OK.
+    pub(super) refuses_to_watch: Option<&'static str>,
+    /// The connection is told of changes,
+    pub(super) watches: bool,
+    /// to these keys,
+    pub(super) watched: BTreeSet<Vec<u8>>,
+    /// by these bytes, which are still to be sent.
+    pub(super) pushes: Vec<u8>,
+    /// This key vanishes right after the next command of this verb.
+    pub(super) vanishes_after: Option<(&'static str, &'static str)>,
     /// Every command that was executed, its arguments joined by blanks.
     pub(super) log: Vec<(u64, String)>,
 }
@@ -49,6 +59,11 @@ impl Server {
             ails: None,
             script_fails: None,
             cached: BTreeSet::new(),
+            refuses_to_watch: None,
+            watches: false,
+            watched: BTreeSet::new(),
+            pushes: Vec::new(),
+            vanishes_after: None,
             log: Vec::new(),
         }
     }
@@ -94,9 +109,65 @@ impl Server {
             .count()
     }
 
-    fn expire(&mut self, now: u64) {
-        self.keys
-            .retain(|_, (_, until)| until.is_none_or(|until| now < until));
+    /// Somebody else does something: whoever watches is told.
+    pub(super) fn meddle(&mut self, act: impl FnOnce(&mut Server)) {
+        let before = self.keys.clone();
+        act(self);
+        let changed = |key: &Vec<u8>| before.get(key) != self.keys.get(key);
+        let told: Vec<Vec<u8>> = self
+            .watched
+            .iter()
+            .filter(|key| changed(key))
+            .cloned()
+            .collect();
+        for key in told {
+            self.watched.remove(&key);
+            self.pushes.extend(b">2\r\n$10\r\ninvalidate\r\n*1\r\n");
+            self.pushes.extend(bulk(&key));
+        }
+    }
+
+    /// All keys are gone.
+    pub(super) fn flush(&mut self) {
+        self.keys.clear();
+        self.watched.clear();
+        if self.watches {
+            self.pushes.extend(b">2\r\n$10\r\ninvalidate\r\n_\r\n");
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &str) {
+        self.meddle(|server| {
+            server.keys.remove(key.as_bytes()).expect("the key");
+        });
+    }
+
+    pub(super) fn expire(&mut self, now: u64) {
+        self.meddle(|server| {
+            let keys = &mut server.keys;
+            keys.retain(|_, (_, until)| until.is_none_or(|until| now < until));
+        });
+    }
+
+    /// The reply, and the pushes that follow it.
+    pub(super) fn serve(&mut self, now: u64, args: &[Vec<u8>]) -> Vec<u8> {
+        self.expire(now);
+        // What others have caused comes first.
+        let mut bytes = core::mem::take(&mut self.pushes);
+        let mut reply = Vec::new();
+        self.meddle(|server| reply = server.execute(now, args));
+        bytes.extend(reply);
+        bytes.extend(core::mem::take(&mut self.pushes));
+        if self.watches && matches!(&args[0][..], b"GET" | b"PTTL") && self.may_read {
+            self.watched.insert(args[1].clone());
+        }
+        if let Some((_, key)) = self
+            .vanishes_after
+            .take_if(|(verb, _)| verb.as_bytes() == args[0])
+        {
+            self.remove(key);
+        }
+        bytes
     }
 
     pub(super) fn execute(&mut self, now: u64, args: &[Vec<u8>]) -> Vec<u8> {
@@ -112,8 +183,21 @@ impl Server {
                 return error_reply(error);
             }
         }
+        if words[0] == "HELLO" {
+            // A connection begins.
+            self.watches = false;
+            self.watched.clear();
+            self.pushes.clear();
+        }
         let arg = |at: usize| args.get(at).cloned().unwrap_or_default();
         match words[0] {
+            "CLIENT" => match self.refuses_to_watch {
+                None => {
+                    self.watches = true;
+                    b"+OK\r\n".to_vec()
+                }
+                Some(error) => error_reply(error),
+            },
             "HELLO" => match self.greets {
                 None => error_reply("ERR unknown command 'HELLO'"),
                 Some((server, version)) => format!(

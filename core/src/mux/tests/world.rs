@@ -84,7 +84,18 @@ impl World {
     }
 
     pub(super) fn seeded(server: Server, seed: u64) -> World {
+        let mut config = MuxConfig::new(Names::new("lock:", "me").expect("names"));
+        config.watch = false;
+        World::with(config, server, seed)
+    }
+
+    /// One in which the server is asked to tell of changes.
+    pub(super) fn watching(server: Server, seed: u64) -> World {
         let config = MuxConfig::new(Names::new("lock:", "me").expect("names"));
+        World::with(config, server, seed)
+    }
+
+    pub(super) fn with(config: MuxConfig, server: Server, seed: u64) -> World {
         World {
             now: Tick::from_micros(1_000_000),
             mux: Mux::new(config, seed),
@@ -264,7 +275,7 @@ impl World {
             wire.arrived.extend(bytes);
             let mut replies = Vec::new();
             while let Some(args) = take_command(&mut wire.arrived) {
-                let reply = self.server.execute(tick.as_micros(), &args);
+                let reply = self.server.serve(tick.as_micros(), &args);
                 if !mute || args[0] == b"HELLO" {
                     replies.extend(reply);
                 }
@@ -272,6 +283,11 @@ impl World {
             if !replies.is_empty() {
                 wire.to_client.push_back((tick + latency, replies));
             }
+        }
+        self.server.expire(now.as_micros());
+        let pushes = core::mem::take(&mut self.server.pushes);
+        if !pushes.is_empty() && !mute && !wire.broken {
+            wire.to_client.push_back((now + latency, pushes));
         }
     }
 
