@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::config::POLL_LIMIT;
 use tenure_core::conn::ConnConfig;
 use tenure_core::mux::MuxConfig;
 use tenure_core::names::{Names, escape, fitting_label};
@@ -42,6 +43,8 @@ pub struct Config {
     connect_limit: Option<Duration>,
     reply_limit: Option<Duration>,
     reconnect_limit: Option<Duration>,
+    watch: bool,
+    poll_limit: Duration,
     defaults: LockOptions,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -77,6 +80,8 @@ impl Config {
             connect_limit: None,
             reply_limit: None,
             reconnect_limit: None,
+            watch: true,
+            poll_limit: POLL_LIMIT,
             defaults: LockOptions::new(),
             observer: None,
         }
@@ -131,6 +136,22 @@ impl Config {
         self
     }
 
+    /// Waiters ask again and again instead of being woken by the server, and a loss is found by the next renewal: for
+    /// something in between that cannot carry what the server tells. It is found out by itself where the server says so.
+    #[must_use]
+    pub fn no_wake_ups(mut self) -> Config {
+        self.watch = false;
+        self
+    }
+
+    /// The longest time between two attempts of a waiter that the server wakes, should a wake-up be missed. Default 10 s; the
+    /// end of the holder's lease is never missed. [`Duration::MAX`] for never.
+    #[must_use]
+    pub fn poll_limit(mut self, limit: Duration) -> Config {
+        self.poll_limit = limit;
+        self
+    }
+
     /// The options of every request that does not set its own.
     #[must_use]
     pub fn defaults_for_locks(mut self, defaults: LockOptions) -> Config {
@@ -182,6 +203,8 @@ impl Config {
             )));
         }
         let mut mux = MuxConfig::new(self.names()?);
+        mux.watch = self.watch;
+        mux.poll_limit = self.poll_limit;
         let target = self.target.clone().unwrap_or_default();
         mux.conn = ConnConfig {
             user: target.user.map(Into::into),
@@ -256,6 +279,8 @@ impl fmt::Debug for Config {
             .field("connect_limit", &self.connect_limit)
             .field("reply_limit", &self.reply_limit)
             .field("reconnect_limit", &self.reconnect_limit)
+            .field("watch", &self.watch)
+            .field("poll_limit", &self.poll_limit)
             .field("defaults", &self.defaults)
             .finish_non_exhaustive()
     }

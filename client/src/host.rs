@@ -206,7 +206,10 @@ impl<M: Machine> State<M> {
         self.machine.deadline(now).unwrap_or(Tick::MAX) < self.armed
             || self.machine.needs_driver()
             || self.is_over()
-            || self.reading.needs_driver(|| self.machine.in_flight())
+            || self.reading.needs_driver(
+                || self.machine.in_flight(),
+                self.machine.leases().awaits_change(),
+            )
     }
 
     fn flush(&mut self, now: Tick, observed: bool, wakers: &mut Vec<Waker>) {
@@ -320,7 +323,8 @@ impl<M: Machine, B: Binding> Pumped for Shared<M, B> {
         let mut state = self.lock();
         let in_flight = state.machine.in_flight();
         let goes_on = state.reading.goes_on(borrowed, in_flight);
-        let driver = match state.reading.needs_driver(|| in_flight) {
+        let awaits_change = state.machine.leases().awaits_change();
+        let driver = match state.reading.needs_driver(|| in_flight, awaits_change) {
             true => state.driver.clone(),
             false => None,
         };
@@ -344,7 +348,9 @@ impl<M: Machine, B: Binding> Pumped for Shared<M, B> {
     fn give_back(&self, borrowed: Borrowed) {
         let mut state = self.lock();
         state.reading.give_back(borrowed);
-        let driver = match state.reading.needs_driver(|| state.machine.in_flight()) {
+        let in_flight = state.machine.in_flight();
+        let awaits_change = state.machine.leases().awaits_change();
+        let driver = match state.reading.needs_driver(|| in_flight, awaits_change) {
             true => state.driver.clone(),
             false => None,
         };
@@ -359,7 +365,8 @@ impl<M: Machine, B: Binding> Pumped for Shared<M, B> {
             true => None,
             false => state.machine.in_flight(),
         };
-        state.reading.look_away(in_flight)
+        let awaits_change = state.machine.leases().awaits_change();
+        state.reading.look_away(in_flight, awaits_change)
     }
 }
 

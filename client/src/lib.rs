@@ -54,5 +54,6 @@ pub use tenure_core::conn::{Flavour, ServerInfo};
 pub use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError};
 pub use tenure_core::lease::Cause;
 pub use tenure_core::leases::Holder;
+pub use tenure_core::mux::Unwatched;
 pub use tenure_core::resp::ProtocolError;
 pub use tenure_core::time::Tick;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tenure_core::conn::ServerInfo;
 use tenure_core::error::LinkFault;
 use tenure_core::leases::Holder;
+use tenure_core::mux::Unwatched;
 
 use crate::error::Error;
 use crate::lock::Lost;
@@ -51,6 +52,9 @@ pub enum Event<'a> {
     },
     /// The connection was lost; another is on its way.
     Disconnected(LinkFault),
+    /// The server does not tell when a name gets free: waiters ask again and again, a few times a second. Told once for as
+    /// long as it stays so.
+    Unwatched(&'a Unwatched),
     /// A lock was acquired.
     #[non_exhaustive]
     Acquired {

@@ -120,11 +120,12 @@ impl Reading {
         self.borrowed.take_if(|whose| *whose == borrowed);
     }
 
-    /// Whether the driver may look away. Between two requests that follow each other closely it may, too.
-    pub(crate) fn look_away(&mut self, in_flight: Option<usize>) -> bool {
+    /// Whether the driver may look away. Between two requests that follow each other closely it may, too, unless somebody
+    /// waits to be woken by the server.
+    pub(crate) fn look_away(&mut self, in_flight: Option<usize>, awaits_change: bool) -> bool {
         let used = std::mem::take(&mut self.used);
         self.away = match in_flight {
-            Some(0) => self.borrowed.is_some() || used,
+            Some(0) => self.borrowed.is_some() || (used && !awaits_change),
             Some(1) => self.borrowed.is_some(),
             _ => false,
         };
@@ -140,9 +141,14 @@ impl Reading {
     }
 
     /// Whether the driver looks away and must not.
-    pub(crate) fn needs_driver(&self, in_flight: impl FnOnce() -> Option<usize>) -> bool {
+    pub(crate) fn needs_driver(
+        &self,
+        in_flight: impl FnOnce() -> Option<usize>,
+        awaits_change: bool,
+    ) -> bool {
         let callers = usize::from(self.borrowed.is_some());
-        self.away && in_flight().is_none_or(|count| count > callers)
+        let unread = |count| count > callers || (awaits_change && callers == 0);
+        self.away && in_flight().is_none_or(unread)
     }
 }
 
@@ -181,34 +187,34 @@ mod tests {
     #[test]
     fn s17_the_driver_looks_away_for_one_command_and_is_needed_for_the_second() {
         let mut reading = Reading::default();
-        assert!(!reading.look_away(Some(0)));
+        assert!(!reading.look_away(Some(0), false));
         borrow(&mut reading);
-        assert!(reading.look_away(Some(1)));
-        assert!(!reading.needs_driver(|| Some(0)));
-        assert!(!reading.needs_driver(|| Some(1)));
-        assert!(reading.needs_driver(|| Some(2)));
-        assert!(!reading.look_away(Some(2)));
-        assert!(!reading.needs_driver(|| Some(2)));
+        assert!(reading.look_away(Some(1), false));
+        assert!(!reading.needs_driver(|| Some(0), false));
+        assert!(!reading.needs_driver(|| Some(1), false));
+        assert!(reading.needs_driver(|| Some(2), false));
+        assert!(!reading.look_away(Some(2), false));
+        assert!(!reading.needs_driver(|| Some(2), false));
     }
 
     #[test]
     fn who_was_cut_off_needs_the_driver() {
         let mut reading = Reading::default();
         borrow(&mut reading);
-        assert!(reading.look_away(Some(1)));
-        assert!(reading.needs_driver(|| None));
+        assert!(reading.look_away(Some(1), false));
+        assert!(reading.needs_driver(|| None, false));
     }
 
     #[test]
     fn who_does_not_run_when_a_second_command_goes_out_waits_for_nobody_else() {
         let mut reading = Reading::default();
         let slow = borrow(&mut reading);
-        assert!(reading.look_away(Some(1)));
+        assert!(reading.look_away(Some(1), false));
         reading.sent(|| Some(1));
         reading.sent(|| Some(2));
-        assert!(reading.needs_driver(|| Some(2)));
+        assert!(reading.needs_driver(|| Some(2), false));
         // The driver has read the answer to the first; the other one is not the slow caller's.
-        assert!(!reading.look_away(Some(1)));
+        assert!(!reading.look_away(Some(1), false));
         // And what it gives back late is not what somebody else has borrowed since.
         let next = borrow(&mut reading);
         reading.give_back(slow);
@@ -220,10 +226,10 @@ mod tests {
     fn what_nobody_waits_for_brings_the_driver_back() {
         let mut reading = Reading::default();
         let borrowed = borrow(&mut reading);
-        assert!(reading.look_away(Some(1)));
+        assert!(reading.look_away(Some(1), false));
         reading.give_back(borrowed);
-        assert!(reading.needs_driver(|| Some(1)));
-        assert!(!reading.look_away(Some(1)));
+        assert!(reading.needs_driver(|| Some(1), false));
+        assert!(!reading.look_away(Some(1), false));
     }
 
     #[test]
@@ -231,8 +237,22 @@ mod tests {
         let mut reading = Reading::default();
         let borrowed = borrow(&mut reading);
         assert!(!reading.goes_on(borrowed, Some(0)));
-        assert!(reading.look_away(Some(0)));
-        assert!(!reading.look_away(Some(0)));
-        assert!(!reading.needs_driver(|| Some(7)));
+        assert!(reading.look_away(Some(0), false));
+        assert!(!reading.look_away(Some(0), false));
+        assert!(!reading.needs_driver(|| Some(7), false));
+    }
+
+    #[test]
+    fn s9_whoever_waits_to_be_woken_by_the_server_keeps_the_driver_at_it() {
+        let mut reading = Reading::default();
+        let borrowed = borrow(&mut reading);
+        // A caller that waits on the transport hears it.
+        assert!(reading.look_away(Some(1), true));
+        assert!(!reading.needs_driver(|| Some(1), true));
+        // When it has stopped, nobody else would.
+        assert!(!reading.goes_on(borrowed, Some(0)));
+        assert!(reading.needs_driver(|| Some(0), true));
+        assert!(!reading.needs_driver(|| Some(0), false));
+        assert!(!reading.look_away(Some(0), true));
     }
 }

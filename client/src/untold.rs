@@ -37,6 +37,7 @@ impl Untold {
                     text: text.as_deref(),
                 });
             }
+            Untold::Link(LinkEvent::Unwatched(why)) => observer.event(&Event::Unwatched(why)),
             Untold::Link(_) => {}
             Untold::Dropped(hold, held) => {
                 observer.event(&Event::Dropped {

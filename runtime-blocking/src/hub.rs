@@ -25,7 +25,7 @@ pub(crate) const SOCKET: Token = Token(1);
 
 /// While callers read by themselves the driver looks this often whether they still do. Only then may it see the end of an
 /// idle connection so late.
-const SLACK: Duration = Duration::from_millis(50);
+const SLACK: Duration = Duration::from_millis(10);
 
 /// The driver's thread polls its future.
 const RUNNING: u8 = 0;

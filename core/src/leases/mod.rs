@@ -134,6 +134,8 @@ struct Slot {
     wants: bool,
     /// Counted in `held`.
     held: bool,
+    /// Counted in `waiting`.
+    waits: bool,
     note: Option<Box<Note>>,
 }
 
@@ -151,6 +153,8 @@ pub struct Leases {
     rng: Rng,
     /// How many are held.
     held: usize,
+    /// How many were refused and wait for the next attempt.
+    waiting: usize,
     now: Tick,
     regressions: u64,
     closed: bool,
@@ -176,6 +180,7 @@ impl Leases {
             superseded: Vec::new(),
             rng: Rng::new(seed),
             held: 0,
+            waiting: 0,
             now: Tick::ZERO,
             regressions: 0,
             closed: false,
@@ -271,6 +276,12 @@ impl Leases {
     /// Whether any lock is held: then the caller re-reads its clock at least every second.
     pub fn holds_any(&self) -> bool {
         self.held > 0
+    }
+
+    /// Whether any request was refused and waits for a change to its key: whoever reads what a server tells does so at once
+    /// then.
+    pub fn awaits_change(&self) -> bool {
+        self.waiting > 0
     }
 
     /// How long a dial that begins at `now` may take for the locks that are held: for each of them half of what is left
@@ -612,6 +623,7 @@ impl Leases {
                     live: false,
                     wants: false,
                     held: false,
+                    waits: false,
                     note: None,
                 });
                 let index = (self.slots.len() - 1) as u32;

@@ -51,6 +51,14 @@ impl Leases {
             if held != core::mem::replace(&mut slot.held, held) {
                 self.held = if held { self.held + 1 } else { self.held - 1 };
             }
+            let waits = slot.lease.state() == State::Backoff;
+            if waits != core::mem::replace(&mut slot.waits, waits) {
+                self.waiting = if waits {
+                    self.waiting + 1
+                } else {
+                    self.waiting - 1
+                };
+            }
             if slot.lease.wants_op() && !slot.wants {
                 slot.wants = true;
                 self.wanting.push_back(id);
