@@ -1,10 +1,11 @@
 //! Counted comparisons: what one acquire and release costs over tokio, beside a raw socket and a hand-written pair on
 //! the `redis` crate; the same on a thread that blocks, by the clock, too; and what a held lease weighs.
 //!
-//! `cargo run --release -p tenure-bench` prints the table, with `-- --check` it fails when a budget is exceeded.
+//! `cargo run --release -p tenure-bench` prints the table, `-- hand-over` only how long a hand-over takes; with `-- --check` it fails when a budget is exceeded.
 //! Instructions and system calls are counted by valgrind, as the difference between a long and a short run, so that
 //! start-up and warm-up cancel out; they do not depend on how busy the machine is.
 
+mod handover;
 mod held;
 mod pair;
 mod valgrind;
@@ -49,9 +50,12 @@ fn main() -> ExitCode {
     let done = match words[..] {
         [] => table(false),
         ["--check"] => table(true),
+        ["hand-over"] => hand_overs(),
         // How valgrind starts this program again.
         ["pairs", who, pairs, address] => pair::run(who, pairs, address),
-        _ => Err("usage: tenure-bench [--check]".into()),
+        // The other process of a hand-over.
+        ["wait", who, address] => handover::wait(who, address),
+        _ => Err("usage: tenure-bench [--check | hand-over]".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -96,10 +100,23 @@ fn table(check: bool) -> Result<(), Box<dyn Error + Send + Sync>> {
         raw.as_secs_f64() * 1e6,
         blocking.as_secs_f64() / raw.as_secs_f64()
     );
+    if !check {
+        hand_overs()?;
+    }
     if over.is_empty() || !check {
         return Ok(());
     }
     Err(format!("over budget: {}", over.join("; ")).into())
+}
+
+/// On each of the newest servers that are there.
+fn hand_overs() -> Result<(), Box<dyn Error + Send + Sync>> {
+    let found = ServerKind::all_found();
+    let kinds = [ServerKind::Redis86, ServerKind::Valkey91];
+    kinds
+        .into_iter()
+        .filter(|kind| found.contains(kind))
+        .try_for_each(handover::compare)
 }
 
 /// Prints what a pair costs each of them, the first being the measure, and notes what is over budget.

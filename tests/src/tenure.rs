@@ -175,6 +175,8 @@ pub enum Told {
     Dropped(String),
     /// A future was dropped.
     Cancelled(String),
+    /// The server does not tell when a name gets free; why.
+    Unwatched(String),
     /// Something else.
     Other,
 }
@@ -277,6 +279,7 @@ impl Told {
         let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
         match event {
             Event::Connected(_) => Self::Connected,
+            Event::Unwatched(why) => Self::Unwatched(why.to_string()),
             Event::ConnectFailed { fault, text, .. } => {
                 Self::ConnectFailed(*fault, text.map(str::to_owned))
             }

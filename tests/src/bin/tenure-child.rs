@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         "panic-of-threads" => panics(&threads(), url, name),
         "panic-in-a-task" => panics_in_a_task(&threads(), url, name),
         "sleep" => sleeps(&one_thread(), url, name),
+        "queue" => queues(&one_thread(), url, name),
         _ => return ExitCode::from(64),
     }
     ExitCode::SUCCESS
@@ -68,6 +69,28 @@ async fn hold(url: &str, name: &str) -> (Locks, Lock) {
         .expect("a lock");
     say("held");
     (locks, lock)
+}
+
+/// A hundred tasks that wait for the lock, each for its turn, once it is told to go.
+fn queues(runtime: &Runtime, url: &str, name: &str) {
+    runtime.block_on(async {
+        let locks = tenure_tokio::connect(url).await.expect("a connection");
+        say("connected");
+        tokio::task::spawn_blocking(listen).await.ok();
+        let mut waiting = tokio::task::JoinSet::new();
+        for _ in 0..100 {
+            let acquiring = locks.lock(name).acquire();
+            waiting.spawn(async move {
+                let lock = acquiring.await.expect("a turn");
+                assert!(lock.release().await.expect("an answer").confirmed);
+            });
+        }
+        while let Some(ended) = waiting.join_next().await {
+            ended.expect("no panic");
+        }
+        say("done");
+        locks.close().await;
+    });
 }
 
 /// As `#[tokio::main]` does it: the guard is dropped when the future of `main` ends.
