@@ -21,13 +21,13 @@ use tenure_tests::{Server, ServerKind};
 const BUDGETS: [Budget; 2] = [
     Budget {
         who: "tenure",
-        instructions: 19_500,
+        instructions: 23_500,
         allocations: 2,
         system_calls: 9,
     },
     Budget {
         who: "tenure-blocking",
-        instructions: 15_700,
+        instructions: 20_000,
         allocations: 2,
         system_calls: 10,
     },

@@ -156,7 +156,7 @@ pub enum Unwatched {
     Protocol,
     /// It refused, with this text, escaped.
     Refused(Box<str>),
-    /// The user may not read the keys.
+    /// The user may not read the keys, or not ask for their TTL.
     NoPermission,
     /// It said that it would, and then a name was found free without a word of it: something between it and here keeps
     /// what it tells.
@@ -168,7 +168,7 @@ impl fmt::Display for Unwatched {
         match self {
             Unwatched::Protocol => f.write_str("the server does not speak RESP3"),
             Unwatched::Refused(text) => write!(f, "the server refused CLIENT TRACKING: {text}"),
-            Unwatched::NoPermission => f.write_str("the user may not read the keys"),
+            Unwatched::NoPermission => f.write_str("the user may not read the keys, or not use PTTL"),
             Unwatched::Missed => {
                 f.write_str("a name was found free of which nothing was told; is there a proxy?")
             }
