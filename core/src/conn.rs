@@ -431,8 +431,12 @@ impl<T: Copy> Conn<T> {
     ) -> Result<Option<(T, Tick, u8)>, LinkFault> {
         let error = read(&self.rx[start..end]).error();
         let position = self.base + self.taken as u64;
-        // A reply to a question that was not put, or not to its end.
-        let unasked = self.fifo.front().is_none_or(|entry| entry.end > position);
+        // A reply to a question that was not put, or not to its end: of several commands the first may be answered before the
+        // last has left.
+        let unasked = self
+            .fifo
+            .front()
+            .is_none_or(|entry| entry.end > position && entry.replies <= 1);
         if unasked || error.is_some_and(|text| text.starts_with(b"ERR Protocol error")) {
             self.fault_text = without_password(&self.config, error.unwrap_or_default());
             return Err(match error {

@@ -168,7 +168,9 @@ impl fmt::Display for Unwatched {
         match self {
             Unwatched::Protocol => f.write_str("the server does not speak RESP3"),
             Unwatched::Refused(text) => write!(f, "the server refused CLIENT TRACKING: {text}"),
-            Unwatched::NoPermission => f.write_str("the user may not read the keys, or not use PTTL"),
+            Unwatched::NoPermission => {
+                f.write_str("the user may not read the keys, or not use PTTL")
+            }
             Unwatched::Missed => {
                 f.write_str("a name was found free of which nothing was told; is there a proxy?")
             }

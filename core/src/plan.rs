@@ -380,9 +380,9 @@ impl Dialect {
         }
     }
 
-    /// The `PTTL` that follows what may wait or hold.
-    fn judge_watch(&mut self, value: &Value<'_>) -> Watched {
-        match value.error().map(ServerError::of) {
+    /// The read that follows a write of `value`.
+    fn judge_watch(&mut self, reply: &Value<'_>, value: &[u8]) -> Watched {
+        match reply.error().map(ServerError::of) {
             Some(ServerError::NoPerm) => {
                 // Whoever may not read is not told.
                 self.watch = Watch::No;
@@ -390,8 +390,8 @@ impl Dialect {
             }
             Some(_) => Watched::default(),
             None => Watched {
-                remaining: remaining(value),
-                yes: self.watch == Watch::Yes,
+                is_told: self.watch == Watch::Yes,
+                is_doubtful: reply.as_bytes() != Some(value),
             },
         }
     }
@@ -470,13 +470,13 @@ impl Dialect {
     }
 }
 
-/// What the read that follows an operation says.
+/// What the read that follows a write says.
 #[derive(Clone, Copy, Debug, Default)]
 struct Watched {
-    /// How long the key lives on: zero if it is gone.
-    remaining: Option<Duration>,
-    /// Whether changes from here on are told.
-    yes: bool,
+    /// Changes from here on are told.
+    is_told: bool,
+    /// It does not show what was written: something happened in between.
+    is_doubtful: bool,
 }
 
 /// A reply, and what is known of its request.

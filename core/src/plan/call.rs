@@ -1,7 +1,5 @@
 //! One operation on its way: its commands, the replies to it, or that none will come.
 
-use core::time::Duration;
-
 use super::{Dialect, Form, Partial, ReplyTo, Step, Verdict, Watched, commands, expected, replies};
 use crate::conn::Reply;
 use crate::error::Failure;
@@ -79,7 +77,7 @@ impl Call {
         let Call { op, form, watch } = self;
         commands(form, leases, op.id, op.kind, &mut each);
         if watch {
-            each(&["PTTL".into(), Arg::Bytes(leases.key(op.id))]);
+            each(&["GET".into(), Arg::Bytes(leases.key(op.id))]);
         }
     }
 
@@ -166,7 +164,11 @@ impl Call {
                     leases.note_forced(op.id, reply.value.as_bytes().unwrap_or_default());
                     Watched::default()
                 }
-                _ => dialect.judge_watch(&reply.value),
+                _ => {
+                    let attempt = leases.lease(op.id)?.attempt();
+                    let value = leases.value(op.id, attempt)?;
+                    dialect.judge_watch(&reply.value, value.as_bytes())
+                }
             };
             return self.obey(now, leases, dialect, partial, step, Some(watched));
         }
@@ -222,7 +224,7 @@ impl Call {
         let mut outcome = match step {
             Step::Again(form) => return Some(form),
             // How long the other's lease runs on is worth a look; one's own is taken over.
-            Step::Shown(None) if asks && watched.is_none() => return Some(Form::LookTtl),
+            Step::Shown(None) if asks => return Some(Form::LookTtl),
             Step::Shown(own) => Outcome::Refused {
                 own,
                 remaining: None,
@@ -232,8 +234,8 @@ impl Call {
         };
         if let Outcome::Refused {
             own: None,
-            remaining,
             watched: told,
+            ..
         } = &mut outcome
         {
             let keeps = form == Form::LookTtl || partial.has_shown();
@@ -241,8 +243,7 @@ impl Call {
                 leases.forget_holder(op.id);
             }
             if let Some(watched) = watched {
-                *remaining = remaining.or(watched.remaining);
-                *told = watched.yes;
+                *told = watched.is_told;
             }
         }
         // Why it is gone is worth a look, too.
@@ -256,8 +257,8 @@ impl Call {
             return Some(Form::LookForced);
         }
         leases.handle_outcome(now, op.id, op.seq, outcome);
-        let gone = watched.is_some_and(|watched| watched.remaining == Some(Duration::ZERO));
-        if gone && matches!(outcome, Outcome::Granted { .. }) {
+        let doubtful = watched.is_some_and(|watched| watched.is_doubtful);
+        if doubtful && matches!(outcome, Outcome::Granted { .. }) {
             leases.handle_changed_of(now, op.id);
         }
         None

@@ -64,7 +64,7 @@ fn s9_a_waiter_that_was_refused_is_woken_and_has_the_name_a_trip_and_a_half_late
 
 #[test]
 fn s9_a_name_that_is_freed_between_the_attempt_and_the_watch_is_not_waited_for() {
-    for verb in ["SET", "PTTL"] {
+    for verb in ["SET", "GET", "PTTL"] {
         let mut config = MuxConfig::new(Names::new("lock:", "me").unwrap());
         config.poll_limit = Duration::MAX;
         let mut world = World::with(config, Server::redis(), 1);
@@ -120,14 +120,14 @@ fn s9_somebody_who_comes_first_is_waited_for_in_turn() {
 }
 
 #[test]
-fn s9_a_renewal_of_the_holder_costs_a_waiter_two_commands() {
+fn s9_a_renewal_of_the_holder_costs_a_waiter_three_commands() {
     let (mut world, id) = waiting();
     for _ in 0..10 {
         let before = world.server.log.len();
         let until = world.now + LEASE * 200;
         world.server.meddle(|server| taken(server, until));
         world.run(ms(1_000));
-        assert_eq!(world.server.log.len() - before, 2);
+        assert_eq!(world.server.log.len() - before, 3);
     }
     world.server.remove(KEY);
     world.run(ms(100));
