@@ -21,10 +21,12 @@ use tenure_core::time::Tick;
 
 use crate::checker::{Assumption, Assumptions, Ledger, Want, overlaps};
 use crate::clock::Clock;
+use crate::encode::{encode, encode_push};
 use crate::history::{Fault, LEAST_EVENTS, Report};
 use crate::keys::Dialect;
-use crate::server::{Server, encode};
+use crate::server::Server;
 use crate::tap::Written;
+use crate::tracking::Push;
 use machine::Machine;
 
 pub use harm::FAULTS;
@@ -292,10 +294,11 @@ impl Play {
     }
 
     fn abort(&mut self, node: usize) {
-        if let Some(connection) = self.nodes[node].connection.take()
-            && !self.calm
-            && self.below(2) == 0
-        {
+        let Some(connection) = self.nodes[node].connection.take() else {
+            return;
+        };
+        self.server.keys.tracking.turn_off(connection.number);
+        if !self.calm && self.below(2) == 0 {
             self.zombies.push((connection.up, node));
         }
     }
@@ -360,10 +363,41 @@ impl Play {
                 return;
             };
             let answered = self.execute(&mut connection.up, &mut connection.resp3);
-            connection.down.extend(answered.iter().flatten());
             self.nodes[node].connection = Some(connection);
-            if answered.is_none() {
+            let late = self.server.keys.tracking.take_late();
+            self.tell();
+            let Some(answered) = answered else {
                 return;
+            };
+            if let Some(connection) = &mut self.nodes[node].connection {
+                connection.down.extend(answered);
+            }
+            self.send_pushes(late);
+        }
+    }
+
+    /// What the server has to say to connections that are tracked; some time it finds what has expired, too.
+    fn tell(&mut self) {
+        if self.server.keys.tracking.is_idle() {
+            return;
+        }
+        if self.calm || self.below(4) == 0 {
+            let now_ms = self.server.now_ms(self.now);
+            self.server.keys.sweep(now_ms);
+        }
+        let pushes = self.server.keys.tracking.take_early();
+        self.send_pushes(pushes);
+    }
+
+    fn send_pushes(&mut self, pushes: Vec<Push>) {
+        for push in pushes {
+            self.note(|| format!("push {push:?}"));
+            let mut connections = self
+                .nodes
+                .iter_mut()
+                .filter_map(|node| node.connection.as_mut());
+            if let Some(to) = connections.find(|to| to.number == push.to && to.resp3) {
+                to.down.extend(encode_push(&push));
             }
         }
     }

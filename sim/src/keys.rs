@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::tracking::Tracking;
+
 /// What a key holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
@@ -28,6 +30,11 @@ pub(crate) enum Reply {
     Simple(&'static str),
     /// HELLO's.
     Greeting(Box<[(&'static str, &'static str); 4]>),
+    Many(Vec<Reply>),
+    /// An array of twice as many in RESP2.
+    Map(Vec<(String, String)>),
+    /// A text for people, which RESP3 marks as such.
+    Text(String),
 }
 
 impl std::fmt::Debug for Reply {
@@ -40,11 +47,14 @@ impl std::fmt::Debug for Reply {
             Reply::Error(text) => write!(f, "-{text}"),
             Reply::Simple(text) => f.write_str(text),
             Reply::Greeting(pairs) => write!(f, "{pairs:?}"),
+            Reply::Many(inside) => write!(f, "{inside:?}"),
+            Reply::Map(pairs) => write!(f, "{pairs:?}"),
+            Reply::Text(text) => write!(f, "{text:?}"),
         }
     }
 }
 
-const SYNTAX: &str = "ERR syntax error";
+pub(crate) const SYNTAX: &str = "ERR syntax error";
 pub(crate) const NOT_A_NUMBER: &str = "ERR value is not an integer or out of range";
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
@@ -71,16 +81,39 @@ impl Dialect {
     ];
 }
 
-/// The keys, with the commands that look at the time.
-#[derive(Clone, Debug, Default)]
+/// What is there, by key.
+pub(crate) type Entries = BTreeMap<Vec<u8>, Entry>;
+
+/// The keys, with the commands that look at the time, and who is to be told when they change.
+#[derive(Debug, Default)]
 pub(crate) struct Keys {
-    entries: BTreeMap<Vec<u8>, Entry>,
+    entries: Entries,
+    pub(crate) tracking: Tracking,
 }
 
 impl Keys {
+    /// Keys whose time has come are not there any more. Who has read them is told when the server comes across them, or
+    /// by [`sweep`](Keys::sweep).
     pub(crate) fn expire(&mut self, now_ms: u64) {
-        self.entries
-            .retain(|_, entry| entry.expires.is_none_or(|at| at > now_ms));
+        let tracking = &mut self.tracking;
+        self.entries.retain(|key, entry| match entry.expires {
+            Some(at) if at <= now_ms => {
+                tracking.lapse(key, at);
+                false
+            }
+            _ => true,
+        });
+    }
+
+    /// The server looks for keys that have expired.
+    pub(crate) fn sweep(&mut self, now_ms: u64) {
+        self.expire(now_ms);
+        self.tracking.look_at(|_| true);
+    }
+
+    /// When a sweep will have something to say.
+    pub(crate) fn due(&self) -> Option<u64> {
+        self.tracking.due(|key| self.expires(key))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Vec<u8>, &Entry)> {
@@ -89,14 +122,38 @@ impl Keys {
 
     pub(crate) fn put(&mut self, key: &[u8], held: Held, expires: Option<u64>) {
         self.entries.insert(key.to_vec(), Entry { held, expires });
+        self.tracking.changed(key);
     }
 
     pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
-        self.entries.remove(key).is_some()
+        self.tracking.look(key);
+        let removed = self.entries.remove(key).is_some();
+        if removed {
+            self.tracking.changed(key);
+        }
+        removed
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// `DEL key..`
+    pub(crate) fn delete(&mut self, keys: &[Vec<u8>]) -> Reply {
+        let deleted = keys.iter().filter(|key| self.remove(key)).count();
+        Reply::Int(deleted as i64)
+    }
+
+    /// All are gone, and everybody who is tracked is told; who has done it before the reply or behind it.
+    pub(crate) fn flush(&mut self, before_the_reply: bool) {
         self.entries.clear();
+        self.tracking.flushed(before_the_reply);
+    }
+
+    /// The server is another process now, with these keys: it knows nobody who could be told.
+    pub(crate) fn restart(&mut self, entries: Entries) {
+        self.entries = entries;
+        self.tracking.lose();
+    }
+
+    pub(crate) fn entries(&self) -> &Entries {
+        &self.entries
     }
 
     /// A value, or why it cannot be one.
@@ -112,7 +169,14 @@ impl Keys {
         self.entries.get(key)?.expires
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> Reply {
+    /// A command that only reads has named a key: found or not, of the right type or not, it is remembered.
+    pub(crate) fn note_read(&mut self, key: &[u8]) {
+        self.tracking.look(key);
+        self.tracking.remember(key);
+    }
+
+    pub(crate) fn get(&mut self, key: &[u8]) -> Reply {
+        self.note_read(key);
         match self.text(key) {
             Ok(Some(value)) => Reply::Bulk(value.clone()),
             Ok(None) => Reply::Null,
@@ -120,7 +184,8 @@ impl Keys {
         }
     }
 
-    pub(crate) fn pttl(&self, key: &[u8], now_ms: u64) -> Reply {
+    pub(crate) fn pttl(&mut self, key: &[u8], now_ms: u64) -> Reply {
+        self.note_read(key);
         Reply::Int(match self.entries.get(key) {
             None => -2,
             Some(Entry { expires: None, .. }) => -1,
@@ -130,8 +195,26 @@ impl Keys {
         })
     }
 
+    /// `EXISTS key..`: one that is named twice counts twice.
+    pub(crate) fn exists(&mut self, keys: &[Vec<u8>]) -> Reply {
+        keys.iter().for_each(|key| self.note_read(key));
+        let there = keys.iter().filter(|key| self.entries.contains_key(*key));
+        Reply::Int(there.count() as i64)
+    }
+
+    /// `TYPE key`
+    pub(crate) fn kind(&mut self, key: &[u8]) -> Reply {
+        self.note_read(key);
+        Reply::Simple(match self.entries.get(key).map(|entry| &entry.held) {
+            None => "none",
+            Some(Held::Text(_)) => "string",
+            Some(Held::List(_)) => "list",
+        })
+    }
+
     /// `RPUSH key element..`
     pub(crate) fn push(&mut self, key: &[u8], elements: usize) -> Reply {
+        self.tracking.look(key);
         let entry = self.entries.entry(key.to_vec()).or_insert(Entry {
             held: Held::List(0),
             expires: None,
@@ -139,7 +222,9 @@ impl Keys {
         match &mut entry.held {
             Held::List(len) => {
                 *len += elements as i64;
-                Reply::Int(*len)
+                let len = *len;
+                self.tracking.changed(key);
+                Reply::Int(len)
             }
             Held::Text(_) => Reply::Error(WRONG_TYPE.to_owned()),
         }
@@ -153,12 +238,18 @@ impl Keys {
         let Some(at) = (now_ms as i64).checked_add(ms) else {
             return Reply::Error("ERR invalid expire time in 'pexpire' command".to_owned());
         };
+        self.tracking.look(key);
         let Some(entry) = self.entries.get_mut(key) else {
             return Reply::Int(0);
         };
-        entry.expires = Some(at.max(0) as u64);
-        // A time that has passed deletes.
-        self.expire(now_ms);
+        let at = at.max(0) as u64;
+        if at <= now_ms {
+            // A time that has passed deletes.
+            self.remove(key);
+        } else {
+            entry.expires = Some(at);
+            self.tracking.changed(key);
+        }
         Reply::Int(1)
     }
 
@@ -171,6 +262,7 @@ impl Keys {
             Ok(options) => options,
             Err(error) => return error,
         };
+        self.tracking.look(key);
         let exists = self.entries.contains_key(key);
         let old = match self.text(key) {
             Ok(old) => old.cloned(),
@@ -197,6 +289,7 @@ impl Keys {
 
     /// Compare and delete.
     pub(crate) fn delete_if(&mut self, key: &[u8], expected: &[u8]) -> Result<bool, Reply> {
+        self.tracking.look(key);
         let equal = self.text(key)?.is_some_and(|value| value == expected);
         Ok(equal && self.remove(key))
     }

@@ -28,10 +28,12 @@
 //! });
 //! ```
 
+mod about;
 mod binding;
 pub mod checker;
 mod clock;
 pub mod core_level;
+mod encode;
 mod executor;
 mod fake;
 pub mod history;
@@ -39,9 +41,11 @@ mod keys;
 mod machine;
 mod net;
 mod network;
+mod scan;
 mod server;
 mod tap;
 mod thread;
+mod tracking;
 mod world;
 
 pub use binding::{SimBinding, SimStream, SimTimer};

@@ -7,7 +7,7 @@ use tenure_client::{Config, Error, Locks, connect_with};
 use tenure_core::time::Tick;
 
 use crate::binding::SimBinding;
-use crate::keys::Held;
+use crate::keys::{Entries, Held};
 use crate::net::Link;
 use crate::server::{Executed, Mood, Server};
 use crate::world::World;
@@ -188,23 +188,28 @@ impl ServerHandle {
                 inner.connections[id].dropped = true;
             }
         }
+        inner.servers[self.id].1.keys.tracking.lose();
     }
 
     /// It starts again, with its data or without.
     pub fn start(&self, with_data: bool) {
-        self.with(|server, _| {
+        self.with(|server, now| {
             server.down = false;
             server.frozen = false;
+            server.starts += 1;
+            server.started = now;
             server.forget_scripts();
-            if !with_data {
-                server.keys.clear();
-            }
+            let entries = match with_data {
+                true => server.keys.entries().clone(),
+                false => Entries::new(),
+            };
+            server.keys.restart(entries);
         });
     }
 
-    /// All keys are gone.
+    /// All keys are gone, and everybody who is tracked is told.
     pub fn flush(&self) {
-        self.with(|server, _| server.keys.clear());
+        self.with(|server, _| server.keys.flush(false));
     }
 
     /// Scripts are forgotten.
@@ -212,7 +217,31 @@ impl ServerHandle {
         self.with(|server, _| server.forget_scripts());
     }
 
-    /// Somebody deletes a key.
+    /// No connection is tracked any more, and none is told: a proxy that has connected anew and said nothing about it. Until
+    /// they ask for tracking again, writes are silent.
+    pub fn lose_tracking(&self) {
+        self.with(|server, _| server.keys.tracking.lose());
+    }
+
+    /// `CLIENT TRACKING` is refused, as to a user that may not, or by a proxy. Who is tracked already stays so.
+    pub fn refuse_tracking(&self, refused: bool) {
+        self.with(|server, _| server.keys.tracking.refused = refused);
+    }
+
+    /// Whoever has read a key is told that it has changed, though it has not: what servers do whose table of such keys is
+    /// full.
+    pub fn crowd_out_tracking(&self) {
+        self.with(|server, _| server.keys.tracking.crowd_out());
+    }
+
+    /// What `CONFIG GET` gives for this name.
+    pub fn configure(&self, name: &str, value: &str) {
+        self.with(|server, _| {
+            server.settings.insert(name.to_owned(), value.to_owned());
+        });
+    }
+
+    /// Somebody deletes a key, or it is evicted.
     pub fn delete(&self, key: &str) -> bool {
         self.with(|server, _| server.keys.remove(key.as_bytes()))
     }
@@ -236,6 +265,7 @@ impl ServerHandle {
 
     /// Its wall clock is set forward, or back.
     pub fn step_clock(&self, millis: i64) {
+        self.world.lock().cancel_cycle(self.id);
         self.with(|server, now| server.clock.step(now, millis * 1_000));
     }
 
@@ -258,7 +288,7 @@ impl ServerHandle {
     pub fn fail_over(&self, snapshot: Snapshot, skew_millis: i64) {
         self.stop();
         self.with(|server, now| {
-            server.keys = snapshot.0;
+            server.keys.restart(snapshot.0);
             server.clock.step(now, skew_millis * 1_000);
         });
         self.start(true);
@@ -271,12 +301,13 @@ impl ServerHandle {
             server.script_fails = false;
             server.repeats = 0;
             server.password = None;
+            server.keys.tracking.refused = false;
         });
     }
 
     /// What a replica has at this moment.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot(self.with(|server, _| server.keys.clone()))
+        Snapshot(self.with(|server, _| server.keys.entries().clone()))
     }
 
     /// The keys that are there and have not expired, with value and remaining TTL.
@@ -334,10 +365,12 @@ impl ServerHandle {
     fn with<R>(&self, change: impl FnOnce(&mut Server, Tick) -> R) -> R {
         let mut inner = self.world.lock();
         let now = inner.now;
-        change(&mut inner.servers[self.id].1, now)
+        let result = change(&mut inner.servers[self.id].1, now);
+        inner.tell(self.id);
+        result
     }
 }
 
 /// The keys of a server at one moment.
 #[derive(Clone)]
-pub struct Snapshot(crate::keys::Keys);
+pub struct Snapshot(Entries);

@@ -1,17 +1,17 @@
-//! A simulated server: commands are parsed and answered through `redis-protocol`, an independent implementation.
+//! A simulated server: commands are parsed through `redis-protocol`, an independent implementation, and executed.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 
-use redis_protocol::resp2::types::{OwnedFrame, Resp2Frame as _};
-use redis_protocol::{resp2, resp3};
+use redis_protocol::resp2;
+use redis_protocol::resp2::types::OwnedFrame;
 use tenure_core::plan;
 use tenure_core::time::Tick;
 
+use crate::about::{self, Settings};
 use crate::clock::Clock;
-use crate::keys::{Dialect, Keys, NOT_A_NUMBER, Reply, number};
+use crate::keys::{Dialect, Keys, NOT_A_NUMBER, Reply, SYNTAX, number};
 use crate::tap::Command;
-use crate::world::Counts;
+use crate::world::{Alarm, Counts};
 
 /// What a server is made of and how it is at the moment.
 pub(crate) struct Server {
@@ -32,6 +32,15 @@ pub(crate) struct Server {
     pub(crate) repeats: u32,
     /// What was executed, for checkers and traces.
     pub(crate) executed: Vec<(Tick, Arc<Command>, Reply)>,
+    /// What `CONFIG GET` gives.
+    pub(crate) settings: Settings,
+    /// When it will look for keys that have expired, and which expiry that is for. Only while somebody is tracked.
+    pub(crate) cycle: Option<(u64, Alarm)>,
+    /// Tells it from the others of its world.
+    pub(crate) number: u64,
+    /// How often it has started again.
+    pub(crate) starts: u64,
+    pub(crate) started: Tick,
 }
 
 /// How a server answers what it is asked.
@@ -87,6 +96,11 @@ impl Server {
             script_fails: false,
             repeats: 0,
             executed: Vec::new(),
+            settings: about::defaults(),
+            cycle: None,
+            number: 0,
+            starts: 0,
+            started: Tick::ZERO,
         }
     }
 
@@ -131,18 +145,39 @@ impl Server {
         self.repeats = self.repeats.saturating_sub(1);
         counts.repeated += u64::from(repeats);
         let failing = self.script_fails;
-        let mut reply = self.execute(now, &command.words, resp3);
+        let (id, words) = (command.connection, &command.words);
+        let mut reply = self.execute(now, id, words, resp3);
         seen(command, &reply);
         if repeats {
-            reply = self.execute(now, &command.words, resp3);
+            reply = self.execute(now, id, words, resp3);
             seen(command, &reply);
         }
         counts.failed_scripts += u64::from(failing && !self.script_fails);
         reply
     }
 
-    /// Executes a command and gives the reply.
-    pub(crate) fn execute(&mut self, now: Tick, words: &[Vec<u8>], resp3: &mut bool) -> Reply {
+    /// Executes a command that has come on a connection and gives the reply. What connections are to be told beside it is
+    /// with the keys.
+    pub(crate) fn execute(
+        &mut self,
+        now: Tick,
+        connection: usize,
+        words: &[Vec<u8>],
+        resp3: &mut bool,
+    ) -> Reply {
+        self.keys.tracking.begin(connection);
+        let reply = self.perform(now, connection, words, resp3);
+        self.keys.tracking.end();
+        reply
+    }
+
+    fn perform(
+        &mut self,
+        now: Tick,
+        connection: usize,
+        words: &[Vec<u8>],
+        resp3: &mut bool,
+    ) -> Reply {
         let now_ms = self.now_ms(now);
         self.keys.expire(now_ms);
         let name = words
@@ -166,7 +201,15 @@ impl Server {
                     Reply::Error("WRONGPASS invalid username-password pair".to_owned())
                 }
             }
+            (b"CLIENT", [what, options @ ..]) if what.eq_ignore_ascii_case(b"TRACKING") => {
+                self.tracking(connection, options)
+            }
             (b"SELECT" | b"CLIENT", _) => Reply::Ok,
+            (b"RESET", []) => {
+                *resp3 = false;
+                self.keys.tracking.turn_off(connection);
+                Reply::Simple("RESET")
+            }
             (b"PING", []) => Reply::Simple("PONG"),
             (b"RPUSH", [key, elements @ ..]) if !elements.is_empty() => {
                 self.keys.push(key, elements.len())
@@ -174,13 +217,20 @@ impl Server {
             (b"SET", args) => self.keys.set(self.dialect, args, now_ms),
             (b"GET", [key]) => self.keys.get(key),
             (b"PTTL", [key]) => self.keys.pttl(key, now_ms),
-            (b"EXISTS", [key]) => {
-                Reply::Int(i64::from(self.keys.pttl(key, now_ms) != Reply::Int(-2)))
+            (b"EXISTS", keys) if !keys.is_empty() => self.keys.exists(keys),
+            (b"TYPE", [key]) => self.keys.kind(key),
+            (b"PEXPIRE", [key, ms]) => self.keys.expire_in(key, ms, now_ms),
+            (b"SCAN", [cursor, options @ ..]) => self.keys.scan(self.dialect, cursor, options),
+            (b"FLUSHALL" | b"FLUSHDB", options) => self.flush(options),
+            (b"TIME", []) => self.time(now),
+            (b"INFO", sections) => self.info(sections, now),
+            (b"CONFIG", [what, names @ ..])
+                if what.eq_ignore_ascii_case(b"GET") && !names.is_empty() =>
+            {
+                self.config_get(names)
             }
-            (b"DEL", [key]) => Reply::Int(i64::from(self.keys.remove(key))),
-            (b"DELEX", [key]) if self.dialect == Dialect::Redis8 => {
-                Reply::Int(i64::from(self.keys.remove(key)))
-            }
+            (b"DEL", keys) if !keys.is_empty() => self.keys.delete(keys),
+            (b"DELEX", keys @ [_]) if self.dialect == Dialect::Redis8 => self.keys.delete(keys),
             (b"DELEX", [key, ifeq, value])
                 if self.dialect == Dialect::Redis8 && ifeq.eq_ignore_ascii_case(b"IFEQ") =>
             {
@@ -209,18 +259,23 @@ impl Server {
     }
 
     fn refusal(&self, name: &[u8]) -> Option<&'static str> {
-        let writes = !matches!(
+        let talks = matches!(name, b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT" | b"RESET");
+        // About itself it answers while it has no data to give, but not from within a script.
+        let asks = matches!(name, b"INFO" | b"CONFIG" | b"TIME");
+        let reads = matches!(
             name,
-            b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT" | b"PING" | b"GET" | b"PTTL" | b"EXISTS"
+            b"PING" | b"GET" | b"PTTL" | b"EXISTS" | b"TYPE" | b"SCAN"
         );
-        let talks = matches!(name, b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT");
+        let writes = !(talks || asks || reads);
         match self.mood {
             Mood::ReadOnly if writes => {
                 Some("READONLY You can't write against a read only replica.")
             }
-            Mood::Loading if !talks => Some("LOADING Redis is loading the dataset in memory"),
+            Mood::Loading if !talks && !asks => {
+                Some("LOADING Redis is loading the dataset in memory")
+            }
             Mood::Busy if !talks => Some("BUSY Redis is busy running a script."),
-            Mood::MasterDown if !talks => Some("MASTERDOWN Link with MASTER is down."),
+            Mood::MasterDown if !talks && !asks => Some("MASTERDOWN Link with MASTER is down."),
             Mood::NoReplicas if writes => Some("NOREPLICAS Not enough good replicas to write."),
             Mood::TryAgain if writes => {
                 Some("TRYAGAIN Multiple keys request during rehashing of slot")
@@ -230,6 +285,50 @@ impl Server {
             }
             _ => None,
         }
+    }
+
+    /// `CLIENT TRACKING ON|OFF [NOLOOP]`
+    fn tracking(&mut self, connection: usize, options: &[Vec<u8>]) -> Reply {
+        let tracking = &mut self.keys.tracking;
+        let error = |text: &str| Reply::Error(text.to_owned());
+        let Some((switch, options)) = options.split_first() else {
+            return error("ERR wrong number of arguments for 'client|tracking' command");
+        };
+        if tracking.refused {
+            return error(
+                "NOPERM User default has no permissions to run the 'client|tracking' command",
+            );
+        }
+        let mut no_loop = false;
+        for option in options {
+            match option.to_ascii_uppercase().as_slice() {
+                b"NOLOOP" => no_loop = true,
+                b"BCAST" | b"OPTIN" | b"OPTOUT" | b"PREFIX" | b"REDIRECT" => {
+                    return error("ERR the simulated server does not know this way of tracking");
+                }
+                _ => return error(SYNTAX),
+            }
+        }
+        match switch.to_ascii_uppercase().as_slice() {
+            b"ON" => tracking.turn_on(connection, no_loop),
+            b"OFF" => tracking.turn_off(connection),
+            _ => return error(SYNTAX),
+        }
+        Reply::Ok
+    }
+
+    /// `FLUSHALL [ASYNC|SYNC]`, and the same for the one database there is.
+    fn flush(&mut self, options: &[Vec<u8>]) -> Reply {
+        let in_background = match options {
+            [] => false,
+            [word] if word.eq_ignore_ascii_case(b"SYNC") => false,
+            [word] if word.eq_ignore_ascii_case(b"ASYNC") => true,
+            _ => return Reply::Error(SYNTAX.to_owned()),
+        };
+        // Redis 8 answers when another thread is done, and has told everybody by then.
+        self.keys
+            .flush(self.dialect == Dialect::Redis8 && !in_background);
+        Reply::Ok
     }
 
     fn hello(&mut self, args: &[Vec<u8>], resp3: &mut bool) -> Reply {
@@ -262,18 +361,25 @@ impl Server {
             _ => {}
         }
         *resp3 = protocol == 3;
-        let (server, version) = match self.dialect {
-            Dialect::Redis8 => ("redis", "8.6.3"),
-            Dialect::Valkey9 => ("valkey", "9.1.2"),
-            Dialect::Redis7 => ("redis", "7.0.15"),
-            Dialect::Valkey8 => ("valkey", "8.1.1"),
+        let server = match self.dialect {
+            Dialect::Redis7 | Dialect::Redis8 => "redis",
+            Dialect::Valkey8 | Dialect::Valkey9 => "valkey",
         };
         Reply::Greeting(Box::new([
             ("server", server),
-            ("version", version),
+            ("version", self.version()),
             ("proto", if *resp3 { "3" } else { "2" }),
             ("mode", "standalone"),
         ]))
+    }
+
+    pub(crate) fn version(&self) -> &'static str {
+        match self.dialect {
+            Dialect::Redis8 => "8.6.3",
+            Dialect::Valkey9 => "9.1.2",
+            Dialect::Redis7 => "7.0.15",
+            Dialect::Valkey8 => "8.1.1",
+        }
     }
 
     fn evalsha(&mut self, sha: &[u8], count: &[u8], rest: &[Vec<u8>], now_ms: u64) -> Reply {
@@ -319,6 +425,8 @@ impl Server {
             return nil();
         };
         let clears = script.sha == plan::CLEAR.sha;
+        // Each begins with a GET, which is remembered as any other.
+        self.keys.note_read(key);
         let Ok(present) = self.keys.text(key) else {
             return Reply::Int(0);
         };
@@ -329,7 +437,7 @@ impl Server {
             (Some(value), _) => return Reply::Bulk(value.clone()),
         }
         let reply = if clears {
-            Reply::Int(i64::from(self.keys.remove(key)))
+            self.keys.delete(&keys[..1])
         } else if script.sha == plan::RENEW.sha {
             match arguments.get(1) {
                 Some(ms) => self.keys.expire_in(key, ms, now_ms),
@@ -388,90 +496,6 @@ fn keys_and_arguments<'a>(
         .ok()
         .and_then(|count| rest.split_at_checked(count))
         .ok_or_else(|| Reply::Error("ERR Number of keys can't be what it is".to_owned()))
-}
-
-/// Puts a reply into bytes.
-pub(crate) fn encode(reply: &Reply, resp3: bool) -> Vec<u8> {
-    if resp3 {
-        encode_resp3(reply)
-    } else {
-        encode_resp2(reply)
-    }
-}
-
-fn encode_resp2(reply: &Reply) -> Vec<u8> {
-    let bulk = |text: &str| OwnedFrame::BulkString(text.as_bytes().to_vec());
-    let frame = match reply {
-        Reply::Ok => OwnedFrame::SimpleString(b"OK".to_vec()),
-        Reply::Simple(text) => OwnedFrame::SimpleString(text.as_bytes().to_vec()),
-        Reply::Null => OwnedFrame::Null,
-        Reply::Int(n) => OwnedFrame::Integer(*n),
-        Reply::Bulk(bytes) => OwnedFrame::BulkString(bytes.clone()),
-        Reply::Error(text) => OwnedFrame::Error(text.clone()),
-        Reply::Greeting(pairs) => OwnedFrame::Array(
-            pairs
-                .iter()
-                .flat_map(|(key, value)| [bulk(key), greeting_value(value)])
-                .collect(),
-        ),
-    };
-    let mut out = vec![0; frame.encode_len(false)];
-    let len = resp2::encode::encode(&mut out, &frame, false).unwrap_or(0);
-    out.truncate(len);
-    out
-}
-
-/// A number goes as a number.
-fn greeting_value(value: &str) -> OwnedFrame {
-    match value.parse() {
-        Ok(number) => OwnedFrame::Integer(number),
-        Err(_) => OwnedFrame::BulkString(value.as_bytes().to_vec()),
-    }
-}
-
-fn encode_resp3(reply: &Reply) -> Vec<u8> {
-    use resp3::types::{OwnedFrame as Frame, Resp3Frame as _};
-
-    let bulk = |data: &[u8]| Frame::BlobString {
-        data: data.to_vec(),
-        attributes: None,
-    };
-    let simple = |text: &str| Frame::SimpleString {
-        data: text.as_bytes().to_vec(),
-        attributes: None,
-    };
-    let frame = match reply {
-        // Every second reply is one of these, and there is only one way to write them.
-        Reply::Ok => return b"+OK\r\n".to_vec(),
-        Reply::Null => return b"_\r\n".to_vec(),
-        Reply::Simple(text) => simple(text),
-        Reply::Int(n) => Frame::Number {
-            data: *n,
-            attributes: None,
-        },
-        Reply::Bulk(bytes) => bulk(bytes),
-        Reply::Error(text) => Frame::SimpleError {
-            data: text.clone(),
-            attributes: None,
-        },
-        Reply::Greeting(pairs) => {
-            // Pair by pair: a map of that library has no order, and a run must repeat to the byte.
-            let mut out = String::with_capacity(128);
-            let _ = write!(out, "%{}\r\n", pairs.len());
-            for (key, value) in pairs.iter() {
-                let _ = write!(out, "${}\r\n{key}\r\n", key.len());
-                let _ = match value.parse::<i64>() {
-                    Ok(number) => write!(out, ":{number}\r\n"),
-                    Err(_) => write!(out, "${}\r\n{value}\r\n", value.len()),
-                };
-            }
-            return out.into_bytes();
-        }
-    };
-    let mut out = vec![0; frame.encode_len(false)];
-    let len = resp3::encode::complete::encode(&mut out, &frame, false).unwrap_or(0);
-    out.truncate(len);
-    out
 }
 
 #[cfg(test)]

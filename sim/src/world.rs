@@ -111,6 +111,10 @@ pub(crate) enum Happening {
         connection: usize,
         to_server: bool,
     },
+    /// A server looks for keys that have expired.
+    Cycle {
+        server: usize,
+    },
 }
 
 impl Sim {
@@ -238,9 +242,10 @@ impl World {
     pub fn server_with_drift(&self, host: &str, dialect: Dialect, ppm: i64) -> ServerHandle {
         let mut inner = self.lock();
         let clock = Clock::new(inner.now, SERVER_EPOCH, ppm);
-        inner
-            .servers
-            .push((host.to_owned(), Server::new(dialect, clock)));
+        let mut server = Server::new(dialect, clock);
+        server.number = inner.servers.len() as u64;
+        server.started = inner.now;
+        inner.servers.push((host.to_owned(), server));
         ServerHandle {
             world: self.clone(),
             id: inner.servers.len() - 1,

@@ -7,7 +7,7 @@ use tenure_core::rng::Rng;
 use super::{NAMES, Node, Play};
 use crate::checker::{Assumption, Assumptions};
 use crate::history::Fault;
-use crate::keys::Held;
+use crate::keys::{Entries, Held};
 use crate::server::Mood;
 
 /// The faults of this level. Bytes in any portion and late replies belong to it and are not counted.
@@ -201,10 +201,13 @@ impl Play {
             }
             Assumption::A3 => {
                 self.ledger.broke(broken, None, None, self.now);
-                self.server.keys.clear();
                 match self.below(2) {
-                    0 => self.met(Fault::Flush),
+                    0 => {
+                        self.server.keys.flush(false);
+                        self.met(Fault::Flush);
+                    }
                     _ => {
+                        self.server.keys.restart(Entries::new());
                         self.server.forget_scripts();
                         (0..self.nodes.len()).for_each(|node| self.cut(node));
                         self.met(Fault::RestartEmpty);
