@@ -6,7 +6,11 @@
 //! - texts of errors: the client looks at the first word only, and so does this;
 //! - what the client never sends and the simulated server does not know (`SET .. XX`, `DELEX .. IFNE`, other scripts than
 //!   the three of the library, and so on): it answers with an error, so a client that sent them would be found out;
-//! - the fields of `HELLO` that nobody reads: only server, version and protocol are there.
+//! - the fields of `HELLO` that nobody reads: only server, version and protocol are there; and of `INFO` most lines;
+//! - ways of tracking that the client does not use (`BCAST`, `OPTIN`, `OPTOUT`, `REDIRECT`): an error, too.
+
+mod about;
+mod tracking;
 
 use std::io::{BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -53,13 +57,13 @@ impl Reply {
         Ok(match kind {
             '-' => Reply::Error(rest.split(' ').next().unwrap_or_default().to_owned()),
             ':' => Reply::Int(rest.parse()?),
-            '$' if rest != "-1" => {
+            '$' | '=' if rest != "-1" => {
                 let mut bytes = vec![0; rest.parse::<usize>()? + 2];
                 from.read_exact(&mut bytes)?;
                 bytes.truncate(bytes.len() - 2);
                 Reply::Bulk(bytes)
             }
-            '*' | '%' if rest != "-1" => {
+            '*' | '>' | '%' if rest != "-1" => {
                 let pairs = if kind == '%' { 2 } else { 1 };
                 let count = rest.parse::<usize>()? * pairs;
                 let inside = (0..count)
@@ -103,14 +107,30 @@ impl Real {
     }
 
     fn execute(&mut self, words: &[Vec<u8>]) -> Result<Reply, Failure> {
+        self.send(words)?;
+        Reply::read(&mut self.0)
+    }
+
+    fn send(&mut self, words: &[Vec<u8>]) -> Result<(), Failure> {
         let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             bytes.extend(format!("${}\r\n", word.len()).into_bytes());
             bytes.extend(word);
             bytes.extend(b"\r\n");
         }
-        self.0.get_mut().write_all(&bytes)?;
-        Reply::read(&mut self.0)
+        Ok(self.0.get_mut().write_all(&bytes)?)
+    }
+
+    /// Everything that came before the answer to a PING: whatever was caused before has arrived by then.
+    fn until_pong(&mut self) -> Result<Vec<Reply>, Failure> {
+        self.send(&words(&["PING"]))?;
+        let mut before = Vec::new();
+        loop {
+            match Reply::read(&mut self.0)? {
+                Reply::Line(pong) if pong == "+PONG" => return Ok(before),
+                other => before.push(other),
+            }
+        }
     }
 }
 
