@@ -356,7 +356,8 @@ impl Play {
         let most = if self.calm {
             u64::MAX
         } else {
-            1 + self.below(4)
+            // An attempt is two commands, and the first on a connection is another.
+            1 + self.below(8)
         };
         for _ in 0..most {
             let Some(mut connection) = self.nodes[node].connection.take() else {
@@ -376,14 +377,20 @@ impl Play {
         }
     }
 
-    /// What the server has to say to connections that are tracked; some time it finds what has expired, too.
+    /// What the server has to say to connections that are tracked. Some time it finds what has expired, too; it may push
+    /// without a change, as one whose table is full, and forget who is tracked.
     fn tell(&mut self) {
         if self.server.keys.tracking.is_idle() {
             return;
         }
-        if self.calm || self.below(4) == 0 {
-            let now_ms = self.server.now_ms(self.now);
-            self.server.keys.sweep(now_ms);
+        match self.below(64) {
+            0..16 => {
+                let now_ms = self.server.now_ms(self.now);
+                self.server.keys.sweep(now_ms);
+            }
+            16..22 if !self.calm => self.server.keys.tracking.crowd_out(),
+            22 if !self.calm => self.server.keys.tracking.lose(),
+            _ => {}
         }
         let pushes = self.server.keys.tracking.take_early();
         self.send_pushes(pushes);

@@ -132,13 +132,13 @@ fn the_driver_looks_again_when_nobody_asks_any_more() {
             .await
             .expect("a free name");
         let renewed = lock.remaining();
-        world.sleep(world.up_to(3 * MS)).await;
+        world.sleep(10 * MS + world.up_to(3 * MS)).await;
         threads.hang_up();
-        // Found within 50 ms, connected anew and renewed at once.
+        // Found within 50 ms, or at once by who is at the socket; connected anew and renewed at once.
         world.sleep(70 * MS).await;
         let remaining = lock.remaining();
         assert!(
-            remaining + 60 * MS > renewed,
+            remaining + 75 * MS > renewed,
             "{remaining:?} of {renewed:?}"
         );
     });

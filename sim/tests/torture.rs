@@ -10,7 +10,7 @@ use tenure_sim::{Client, Dialect, ServerHandle, Sim, core_level, history};
 #[test]
 fn a_few_hundred_histories_keep_every_promise() {
     let mut met = BTreeSet::new();
-    for seed in 0..250 {
+    for seed in 0..400 {
         let report = history::run(seed, false);
         assert!(
             report.violations.is_empty(),
