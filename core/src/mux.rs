@@ -501,10 +501,10 @@ impl Mux {
     fn fault_for(&mut self, now: Tick, fault: LinkFault, abort: bool, why: &[u8]) {
         let was_up = self.link == Link::Up;
         let failure = Failure::Link(fault);
-        let leases = &mut self.leases;
+        let (leases, partial) = (&mut self.leases, &mut self.partial);
         self.conn.end(|orphan: Orphan<Call>| {
             let call = orphan.tag;
-            call.handle_no_reply(now, leases, orphan.maybe_executed, failure);
+            call.handle_no_reply(now, leases, partial, orphan.maybe_executed, failure);
         });
         self.partial = Partial::default();
         self.retire = false;

@@ -21,6 +21,8 @@ struct World {
     acquired: u64,
     renewed: u64,
     released: u64,
+    /// What was written last, with its length in front.
+    written: ([u8; 256], usize),
 }
 
 impl World {
@@ -31,6 +33,7 @@ impl World {
             acquired: 0,
             renewed: 0,
             released: 0,
+            written: ([0; 256], 0),
         }
     }
 
@@ -62,7 +65,7 @@ impl World {
                     let mut replies = [0; 8 * 1024];
                     let (mut taken, mut len) = (0, 0);
                     while taken < bytes.len() && len + 256 < replies.len() {
-                        let (used, reply) = answer(&bytes[taken..]);
+                        let (used, reply) = answer(&bytes[taken..], &mut self.written);
                         for part in reply {
                             replies[len..len + part.len()].copy_from_slice(part);
                             len += part.len();
@@ -99,7 +102,7 @@ impl World {
 }
 
 /// The length of the first command, and its reply in three parts.
-fn answer(bytes: &[u8]) -> (usize, [&[u8]; 3]) {
+fn answer<'a>(bytes: &'a [u8], written: &'a mut ([u8; 256], usize)) -> (usize, [&'a [u8]; 3]) {
     let number = |at: usize| {
         let end = bytes[at..].iter().position(|byte| *byte == b'\r').unwrap() + at;
         let digits = &bytes[at + 1..end];
@@ -121,7 +124,14 @@ fn answer(bytes: &[u8]) -> (usize, [&[u8]; 3]) {
         }
         at = start + len + 2;
     }
+    if first == b"SET" {
+        written.0[..third.len()].copy_from_slice(third);
+        written.1 = third.len();
+    }
     let reply: [&[u8]; 3] = match (first, fourth) {
+        (b"CLIENT", _) => [b"+OK\r\n", b"", b""],
+        // The read behind a write.
+        (b"GET", _) => [b"", &written.0[..written.1], b"\r\n"],
         (b"HELLO", _) => [b"%2\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n", b"", b""],
         (b"SET", b"NX") => [b"_\r\n", b"", b""],
         // The value as it came, with its length in front.

@@ -234,10 +234,16 @@ impl World {
                 (process.up, process.told) = (false, false);
                 process.to_server.clear();
                 process.to_client.clear();
-                process.partial = Partial::default();
-                for call in process.calls.drain(..) {
-                    call.handle_no_reply(now, &mut process.leases, true, CLOSED);
+                let Process {
+                    leases,
+                    partial,
+                    calls,
+                    ..
+                } = process;
+                for call in calls.drain(..) {
+                    call.handle_no_reply(now, leases, partial, true, CLOSED);
                 }
+                *partial = Partial::default();
                 process.leases.handle_link_down(now);
             }
             Step::Reconnect(index) => {

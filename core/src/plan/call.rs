@@ -106,32 +106,44 @@ impl Call {
         wanted.then(|| Call::put(dialect, op, form))
     }
 
-    /// No reply will come, since the connection is dead; `maybe_executed` unless not a byte was handed out. The end of
-    /// the connection itself is told after this, by [`Leases::handle_link_down`].
+    /// No reply will come, or no other, since the connection is dead; `maybe_executed` unless not a byte was handed out. The
+    /// first call without its replies is asked first: what it has of them is in `partial`. The end of the connection itself is told after this, by [`Leases::handle_link_down`].
     pub fn handle_no_reply(
         self,
         now: Tick,
         leases: &mut Leases,
+        partial: &mut Partial,
         maybe_executed: bool,
         failure: Failure,
     ) {
         let Call { op, form, .. } = self;
-        let outcome = match form {
+        let refused = |own| Outcome::Refused {
+            own,
+            remaining: None,
+            watched: false,
+        };
+        let answered = core::mem::take(partial).step;
+        let outcome = match (answered, form) {
+            // It was answered; only the read behind it was not.
+            (Some(Step::Done(outcome)), _) => outcome,
+            (Some(Step::Shown(own)), _) => refused(own),
             // The refusal itself was answered; only who it was stays unknown.
-            Form::LookTtl | Form::LookValue => Outcome::Refused {
-                own: None,
-                remaining: None,
-                watched: false,
-            },
+            (Some(Step::Again(Form::LookValue)), _) => refused(None),
+            (None, Form::LookTtl | Form::LookValue) => refused(None),
             // The same of what was gone.
-            Form::LookForced if op.kind == OpKind::Clear => Outcome::Cleared { mine: false },
-            Form::LookForced => Outcome::Gone,
-            _ => Outcome::NoReply {
-                maybe_executed,
+            (None, Form::LookForced) if op.kind == OpKind::Clear => {
+                Outcome::Cleared { mine: false }
+            }
+            (None, Form::LookForced) => Outcome::Gone,
+            (again, _) => Outcome::NoReply {
+                // What was to be put another way was not executed.
+                maybe_executed: maybe_executed && again.is_none(),
                 failure,
             },
         };
-        leases.note_text(op.id, &[]);
+        if answered.is_none() {
+            leases.note_text(op.id, &[]);
+        }
         leases.handle_outcome(now, op.id, op.seq, outcome);
     }
 
@@ -382,7 +394,8 @@ mod tests {
         for maybe_executed in [false, true] {
             let (mut theirs, id) = Theirs::asking(Wait::Now);
             let call = theirs.calls.pop().unwrap();
-            call.handle_no_reply(NOW, &mut theirs.leases, maybe_executed, dead);
+            let (leases, partial) = (&mut theirs.leases, &mut theirs.partial);
+            call.handle_no_reply(NOW, leases, partial, maybe_executed, dead);
             theirs.leases.handle_link_down(NOW);
             theirs.leases.drop_guard(NOW, id);
             let clean_up = theirs.leases.poll_op(NOW).map(|op| op.kind);

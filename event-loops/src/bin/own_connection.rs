@@ -172,7 +172,13 @@ impl App {
             let now = self.clock.now();
             let failure = Failure::Link(LinkFault::Closed);
             for (call, _) in sent {
-                call.handle_no_reply(now, &mut self.leases, true, failure);
+                call.handle_no_reply(
+                    now,
+                    &mut self.leases,
+                    &mut Partial::default(),
+                    true,
+                    failure,
+                );
             }
             self.disconnected();
             return Vec::new();

@@ -509,3 +509,30 @@ fn why_it_is_gone_is_not_waited_for_for_ever() {
     world.cut();
     assert_eq!(lost(&world, id).1, Cause::Gone);
 }
+
+#[test]
+fn s7_m11_a_replica_for_a_while_loses_nothing() {
+    let mut world = World::watching(Server::redis(), 1);
+    world.one_by_one = true;
+    let ids: Vec<_> = ["a", "b", "c"]
+        .map(|name| world.hold(name, terms(LEASE)))
+        .into();
+    world.server.ails = Some("READONLY You can't write against a read only replica.");
+    world.mux.renew_now(world.now, ids[0]);
+    for _ in 0..10 {
+        world.run(ms(1_000));
+    }
+    let failed = world
+        .notices
+        .iter()
+        .any(|(.., notice)| matches!(notice, Notice::RenewalFailed(_)));
+    assert!(failed);
+    world.server.ails = None;
+    world.run(ms(3_000));
+    for id in ids {
+        let lease = world.mux.leases().lease(id).unwrap();
+        assert!(world.holds(id), "{lease:?} {:?}", world.mux.deadline());
+        let until = lease.valid_until().unwrap();
+        assert!(until > world.now + LEASE * 8 / 10);
+    }
+}

@@ -61,6 +61,8 @@ pub(super) struct World {
     pub(super) black_hole: bool,
     /// The server greets and executes, but its answers vanish.
     pub(super) mute: bool,
+    /// Each reply arrives by itself.
+    pub(super) one_by_one: bool,
     /// The transport takes no more than this at once, and nothing while it is zero.
     pub(super) takes: usize,
     /// What was written on a connection that was given up arrives this much later all the same.
@@ -104,6 +106,7 @@ impl World {
             dial: Dial::Works,
             black_hole: false,
             mute: false,
+            one_by_one: false,
             takes: usize::MAX,
             zombies: None,
             notices: Vec::new(),
@@ -263,6 +266,7 @@ impl World {
             }
         }
         let (now, latency, black_hole, mute) = (self.now, self.latency, self.black_hole, self.mute);
+        let one_by_one = self.one_by_one;
         let Some(wire) = &mut self.wire else { return };
         while wire.to_server.front().is_some_and(|(tick, _)| *tick <= now) {
             let Some((tick, bytes)) = wire.to_server.pop_front() else {
@@ -278,6 +282,10 @@ impl World {
                 let reply = self.server.serve(tick.as_micros(), &args);
                 if !mute || args[0] == b"HELLO" {
                     replies.extend(reply);
+                }
+                if one_by_one && !replies.is_empty() {
+                    let reply = core::mem::take(&mut replies);
+                    wire.to_client.push_back((tick + latency, reply));
                 }
             }
             if !replies.is_empty() {

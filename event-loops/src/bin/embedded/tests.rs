@@ -15,6 +15,8 @@ struct Bench {
     micros: Cell<u64>,
     sent: RefCell<Vec<u8>>,
     answers: RefCell<VecDeque<u8>>,
+    /// What the key has, as a reply.
+    value: RefCell<Vec<u8>>,
     takes: Cell<bool>,
     dials: Cell<u32>,
     valve: RefCell<Vec<(u64, bool)>>,
@@ -119,24 +121,24 @@ impl Write for OneByte {
         // A server that has every command answered when its last byte is there.
         let answer: &[u8] = match &**sent {
             b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n" => b"%2\r\n+proto\r\n:3\r\n+server\r\n+valkey\r\n",
+            b"*3\r\n$6\r\nCLIENT\r\n$8\r\nTRACKING\r\n$2\r\nON\r\n" => b"+OK\r\n",
             set if set.starts_with(b"*7\r\n$3\r\nSET")
                 && set.ends_with(b"PX\r\n$5\r\n30000\r\n") =>
             {
+                self.0.value.replace(value_in(set));
                 b"_\r\n"
+            }
+            get if get.starts_with(b"*2\r\n$3\r\nGET")
+                && get.iter().filter(|byte| **byte == b'\n').count() == 5 =>
+            {
+                self.0.answers.borrow_mut().extend(&*self.0.value.borrow());
+                b""
             }
             swap if swap.starts_with(b"*8\r\n$3\r\nSET")
                 && swap.ends_with(b"PX\r\n$5\r\n30000\r\n") =>
             {
-                let value = swap
-                    .split(|byte| *byte == b'\n')
-                    .find(|line| line.starts_with(b"tn1:"));
-                let value = value.expect("a value").strip_suffix(b"\r").expect("a line");
-                let mut answers = self.0.answers.borrow_mut();
-                answers.extend(std::format!("${}\r\n", value.len()).as_bytes());
-                answers.extend(value);
-                answers.extend(b"\r\n");
-                sent.clear();
-                return Ok(1);
+                self.0.answers.borrow_mut().extend(value_in(swap));
+                b""
             }
             clear
                 if clear.starts_with(b"*3\r\n$7\r\nDELIFEQ")
@@ -154,6 +156,15 @@ impl Write for OneByte {
     fn flush(&mut self) -> Result<(), Self::Error> {
         Ok(())
     }
+}
+
+/// The first value in a command, as a reply.
+fn value_in(command: &[u8]) -> Vec<u8> {
+    let mut lines = command.split(|byte| *byte == b'\n');
+    let value = lines.find(|line| line.starts_with(b"tn1:"));
+    let value = value.expect("a value").strip_suffix(b"\r").expect("a line");
+    let length = std::format!("${}\r\n", value.len());
+    [length.as_bytes(), value, b"\r\n"].concat()
 }
 
 const SECOND: u64 = 1_000_000;
