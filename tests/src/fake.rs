@@ -282,7 +282,7 @@ impl Answer {
         Self::Bytes(null.to_vec())
     }
 
-    /// A reply that never comes.
+    /// A reply that never comes, and no other behind it.
     #[must_use]
     pub const fn stall() -> Self {
         Self::Bytes(Vec::new())
@@ -474,7 +474,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
 }
 
 fn serve(shared: &Shared, mut stream: &TcpStream, connection: usize) {
-    let (mut known, mut resp3) = (false, false);
+    let (mut known, mut resp3, mut stalled) = (false, false, false);
     let mut buffer = Vec::new();
     let mut bytes = vec![0; 16 * 1024];
     loop {
@@ -524,7 +524,8 @@ fn serve(shared: &Shared, mut stream: &TcpStream, connection: usize) {
                     return;
                 }
             };
-            if stream.write_all(&bytes).is_err() || last {
+            stalled |= bytes.is_empty();
+            if (!stalled && stream.write_all(&bytes).is_err()) || last {
                 return;
             }
         }

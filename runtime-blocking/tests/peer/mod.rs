@@ -39,7 +39,9 @@ impl Peer {
     }
 
     pub(crate) fn config(&self) -> Config {
-        Config::from_url(&format!("redis://127.0.0.1:{}/", self.port)).unwrap()
+        Config::from_url(&format!("redis://127.0.0.1:{}/", self.port))
+            .unwrap()
+            .no_wake_ups()
     }
 
     /// Everything it was sent.

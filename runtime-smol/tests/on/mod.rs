@@ -63,7 +63,9 @@ impl Scripted {
     }
 
     pub(crate) fn config(&self) -> Config {
-        Config::from_url(&format!("redis://127.0.0.1:{}/", self.port)).unwrap()
+        Config::from_url(&format!("redis://127.0.0.1:{}/", self.port))
+            .unwrap()
+            .no_wake_ups()
     }
 
     /// What it was sent, as text, and the error its connection ended with.

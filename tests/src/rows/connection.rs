@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tenure_client::{Error, Failure as Fault, LinkFault, Lock, Reason, Wait};
+use tenure_client::{Config, Error, Failure as Fault, LinkFault, Lock, Reason, Wait};
 
 use crate::outcomes::{Context, Scenario};
 use crate::tenure::{LONG, Tenure, Told, Watch, key_of};
@@ -48,7 +48,13 @@ impl Scene {
         Ok(Self {
             client: server.client()?,
             watch: Watch::start(server)?,
-            tenure: Tenure::connect(&proxy.url(), "me")?,
+            tenure: {
+                // So that every frame on the way is one that the scene is about.
+                let settings = |config: Config| config.label("me").no_wake_ups();
+                let tenure = Tenure::start(&proxy.url(), settings)?;
+                tenure.wait(tenure.locks().ready())??;
+                tenure
+            },
             proxy,
             key: key_of(NAME),
         })

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_client::{Cause, Error, Failure as Fault, Lock, Reason, ServerError};
+use tenure_client::{Cause, Config, Error, Failure as Fault, Lock, Reason, ServerError};
 
 use crate::outcomes::{Context, Scenario};
 use crate::tenure::{LONG, Tenure, Told, Watch, key_of};
@@ -33,11 +33,25 @@ struct Scene {
 
 impl Scene {
     fn set(context: &mut Context) -> Result<Self, Failure> {
+        Self::with(context, |config| config)
+    }
+
+    /// Changes are found by the next renewal.
+    fn unwatched(context: &mut Context) -> Result<Self, Failure> {
+        Self::with(context, Config::no_wake_ups)
+    }
+
+    fn with(
+        context: &mut Context,
+        settings: impl FnOnce(Config) -> Config,
+    ) -> Result<Self, Failure> {
         let server = context.server()?;
+        let tenure = Tenure::start(&server.url(), |config| settings(config.label("me")))?;
+        tenure.wait(tenure.locks().ready())??;
         Ok(Self {
             client: server.client()?,
             watch: Watch::start(server)?,
-            tenure: Tenure::connect(&server.url(), "me")?,
+            tenure,
             key: key_of(NAME),
         })
     }
@@ -88,7 +102,8 @@ fn deleted(context: &mut Context) -> Result<(), Failure> {
 }
 
 fn replaced(context: &mut Context) -> Result<(), Failure> {
-    let mut scene = Scene::set(context)?;
+    // It is deleted for a moment before it is replaced.
+    let mut scene = Scene::unwatched(context)?;
     let other = Tenure::connect(&context.server()?.url(), "another")?;
 
     // By another client of the same kind.
