@@ -79,7 +79,15 @@ pub trait Stream: Send + 'static {
     /// [`poll_write_ready`](Stream::poll_write_ready) and writes.
     fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Ready when [`try_write`](Stream::try_write) may take something; registers the task otherwise.
+    /// Whether nothing that was taken waits inside for the transport below: for streams that encrypt, or buffer. As long as
+    /// something does, the driver sees to it with [`poll_write_ready`](Stream::poll_write_ready). `false` as well when an
+    /// error is to be told by reading.
+    fn is_flushed(&self) -> bool {
+        true
+    }
+
+    /// Ready when all that was taken is out, and [`try_write`](Stream::try_write) may take something; registers the task
+    /// otherwise. Ready as well when there was an error.
     fn poll_write_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
     /// Closes abortively: nothing that was written and has not arrived may arrive later.

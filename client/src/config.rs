@@ -14,7 +14,9 @@ use crate::binding::Endpoint;
 use crate::error::Error;
 use crate::observer::Observer;
 use crate::options::LockOptions;
-use crate::url::Target;
+#[cfg(feature = "tls")]
+use crate::tls::Tls;
+use crate::url::{Target, Url};
 
 /// The settings of a client: where the server is, and what holds for all its locks.
 ///
@@ -36,6 +38,8 @@ use crate::url::Target;
 pub struct Config {
     /// None for the store in memory.
     target: Option<Target>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
     prefix: String,
     plain_keys: bool,
     label: Option<String>,
@@ -53,16 +57,53 @@ pub struct Config {
 const PREFIX: &str = "lock:";
 
 impl Config {
-    /// The server that a URL names.
+    /// The server that a URL names, and how to speak to it.
     ///
-    /// `redis://[user[:password]@]host[:port][/database]`, the same with `valkey://`, and
-    /// `redis+unix://[user[:password]@]/path/to/socket[?db=database]`. User and password are percent-encoded. The
-    /// port is 6379 by default, the database 0.
+    /// | form | |
+    /// |---|---|
+    /// | `redis://[user[:password]@]host[:port][/database]` | TCP; the port is 6379 by default, the database 0. An IPv6 address stands in brackets |
+    /// | `rediss://..` | the same over TLS, with the feature `tls` |
+    /// | `redis+unix://[user[:password]@]/path/to/socket` | a Unix socket |
+    /// | `valkey://..`, `valkeys://..`, `valkey+unix://..` | the same |
+    ///
+    /// Behind a `?`, joined by `&`, each at most once:
+    ///
+    /// | parameter | for example | as |
+    /// |---|---|---|
+    /// | `db` | `2` | the database in the path, which a Unix socket's URL does not have |
+    /// | `prefix` | `billing:lock:` | [`prefix`](Config::prefix) |
+    /// | `client_name` | `billing` | [`client_name`](Config::client_name) |
+    /// | `connect_limit` | `250ms`, `5s`, `1m` | [`connect_limit`](Config::connect_limit) |
+    /// | `reply_limit` | the same | [`reply_limit`](Config::reply_limit) |
+    /// | `reconnect_limit` | the same | [`reconnect_limit`](Config::reconnect_limit) |
+    /// | `ca` | `/etc/redis/ca.pem` | `Tls::ca`: whom to trust, instead of the system's authorities |
+    /// | `cert`, `key` | `/etc/redis/me.pem` | `Tls::certificate`: both, where the server asks for a certificate |
+    /// | `server_name` | `redis.internal` | `Tls::server_name`: the name in the server's certificate, if it is not the host |
+    ///
+    /// User, password, path and values are percent-encoded. There is no parameter that turns the check of a certificate off.
     ///
     /// # Errors
-    /// [`Error::Misconfigured`] says what is wrong and what is allowed. It never repeats the password.
+    /// [`Error::Misconfigured`] says what is wrong and what is allowed: also for a parameter that is not known or is given
+    /// twice, and for a scheme whose feature is off. It never repeats the password.
     pub fn from_url(url: &str) -> Result<Config, Error> {
-        Ok(Config::of(Some(Target::parse(url)?)))
+        let Url {
+            target,
+            tls: _tls,
+            query,
+        } = Url::parse(url)?;
+        let mut config = Config::of(Some(target));
+        #[cfg(feature = "tls")]
+        if _tls {
+            config.tls = Some(Tls::of_url(&query));
+        }
+        if let Some(prefix) = query.prefix {
+            config.prefix = prefix;
+        }
+        config.client_name = query.client_name;
+        config.connect_limit = query.connect_limit;
+        config.reply_limit = query.reply_limit;
+        config.reconnect_limit = query.reconnect_limit;
+        Ok(config)
     }
 
     /// The settings of an in-memory store, which has no server.
@@ -73,6 +114,8 @@ impl Config {
     fn of(target: Option<Target>) -> Config {
         Config {
             target,
+            #[cfg(feature = "tls")]
+            tls: None,
             prefix: PREFIX.to_owned(),
             plain_keys: false,
             label: None,
@@ -152,6 +195,23 @@ impl Config {
         self
     }
 
+    /// TLS with these settings, whatever the scheme of the URL. `rediss://` and `valkeys://` alone ask for it as well, with
+    /// what the URL says.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// use tenure::{Config, Tls};
+    ///
+    /// let config = Config::from_url("valkeys://db.example")?.tls(Tls::new().ca("/etc/valkey/ca.pem"));
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: Tls) -> Config {
+        self.tls = Some(tls);
+        self
+    }
+
     /// The options of every request that does not set its own.
     #[must_use]
     pub fn defaults_for_locks(mut self, defaults: LockOptions) -> Config {
@@ -169,6 +229,11 @@ impl Config {
     /// Where the server listens; `None` for the store in memory.
     pub fn endpoint(&self) -> Option<&Endpoint> {
         self.target.as_ref().map(|target| &target.endpoint)
+    }
+
+    #[cfg(feature = "tls")]
+    pub(crate) fn tls_settings(&self) -> Option<&Tls> {
+        self.tls.as_ref()
     }
 
     /// The defaults, checked: what cannot work is refused before there is a client.
@@ -270,8 +335,11 @@ impl FromStr for Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("target", &self.target)
+        let mut debug = f.debug_struct("Config");
+        debug.field("target", &self.target);
+        #[cfg(feature = "tls")]
+        debug.field("tls", &self.tls);
+        debug
             .field("prefix", &self.prefix)
             .field("plain_keys", &self.plain_keys)
             .field("label", &self.label)

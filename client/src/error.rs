@@ -72,6 +72,13 @@ impl Error {
     }
 }
 
+/// How a failure of TLS begins that another try does not cure. Through the machine comes only its text.
+pub(crate) const TLS_REFUSED: &str = "TLS refused: ";
+
+pub(crate) fn is_tls_refusal(text: &str) -> bool {
+    text.contains(TLS_REFUSED)
+}
+
 impl From<ConfigError> for Error {
     fn from(error: ConfigError) -> Error {
         Error::Misconfigured(Reason::Config(error))
@@ -87,6 +94,7 @@ impl From<Fault> for Error {
 
 impl Error {
     pub(crate) fn of_failure(failure: Failure, text: Option<Box<str>>) -> Error {
+        let refused = text.as_deref().is_some_and(is_tls_refusal);
         let reason = Reason::Failure { failure, text };
         match failure {
             Failure::Closed => Error::Closed,
@@ -99,6 +107,8 @@ impl Error {
                 error if error.waiting_may_cure() => Error::Unavailable(reason),
                 _ => Error::Misconfigured(reason),
             },
+            // Of a certificate, mostly. The client goes on trying all the same: it may be renewed.
+            Failure::Link(LinkFault::Dial) if refused => Error::Misconfigured(reason),
             Failure::Link(LinkFault::Protocol(_) | LinkFault::UnexpectedReply) => {
                 Error::Protocol(reason)
             }

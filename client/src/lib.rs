@@ -17,6 +17,7 @@
 //! | `redis`, `memory` | the stores here |
 //! | `pump` | reading by the callers' own threads |
 //! | `binding` | the seam for a runtime |
+//! | `tls` | with the feature `tls`: a stream in a stream, for every binding |
 //! | `system` | with the feature `system`: the clock and the entropy that bindings share |
 
 pub mod binding;
@@ -34,6 +35,8 @@ mod redis;
 pub mod store;
 #[cfg(feature = "system")]
 pub mod system;
+#[cfg(feature = "tls")]
+mod tls;
 mod untold;
 mod url;
 mod waiters;
@@ -57,3 +60,5 @@ pub use tenure_core::leases::Holder;
 pub use tenure_core::mux::Unwatched;
 pub use tenure_core::resp::ProtocolError;
 pub use tenure_core::time::Tick;
+#[cfg(feature = "tls")]
+pub use tls::Tls;

@@ -13,7 +13,7 @@ use tenure_core::time::Tick;
 
 use crate::binding::{Binding, Endpoint, Stream};
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, is_tls_refusal};
 use crate::host::{Arrived, Driver, Machine, Signal, open};
 use crate::locks::Locks;
 use crate::store::End;
@@ -26,13 +26,27 @@ const READS: usize = 16;
 /// Nothing is sent before the driver is polled. Most programs use the `connect` of a binding crate, which spawns it.
 ///
 /// # Errors
-/// [`Error::Misconfigured`] for a prefix, label, client name, limit or default that is refused.
+/// [`Error::Misconfigured`] for a prefix, label, client name, limit or default that is refused, or a file for TLS that cannot
+/// be used.
 pub fn connect_with<B: Binding>(binding: B, config: &Config) -> Result<(Locks, Driver), Error> {
     let Some(endpoint) = config.endpoint().cloned() else {
         return Err(Error::input(
             "these settings are for the store in memory and name no server; use memory_with, or Config::from_url",
         ));
     };
+    #[cfg(feature = "tls")]
+    if let Some(tls) = config.tls_settings() {
+        let connector = Arc::new(crate::tls::Connector::new(tls, &endpoint)?);
+        return open_on(crate::tls::Secured { binding, connector }, config, endpoint);
+    }
+    open_on(binding, config, endpoint)
+}
+
+fn open_on<B: Binding>(
+    binding: B,
+    config: &Config,
+    endpoint: Endpoint,
+) -> Result<(Locks, Driver), Error> {
     let binding = Arc::new(binding);
     open(Arc::clone(&binding), config, |seed| {
         Ok(Redis {
@@ -51,7 +65,7 @@ pub(crate) struct Redis<B: Binding> {
     endpoint: Endpoint,
     binding: Arc<B>,
     transport: Transport<B::Stream>,
-    /// The transport took less than it was offered.
+    /// The transport took less than it was offered, or has not let all of it out.
     blocked: bool,
 }
 
@@ -92,6 +106,9 @@ impl<B: Binding> Redis<B> {
         let now = self.binding.now();
         match read {
             Ok(0) | Err(_) => {
+                if let Err(error) = &read {
+                    self.refused(now, error);
+                }
                 self.mux.handle_disconnected(now);
                 (now, false)
             }
@@ -99,6 +116,19 @@ impl<B: Binding> Redis<B> {
                 self.mux.received(now, n);
                 (now, true)
             }
+        }
+    }
+
+    /// In TLS 1.3 a server refuses a certificate of ours when the handshake is over for us. It is a failure of the dial all
+    /// the same, with words that say what to do.
+    fn refused(&mut self, now: Tick, error: &io::Error) {
+        let why = format!("{}: {error}", self.endpoint);
+        if is_tls_refusal(&why)
+            && let Transport::Open(stream) =
+                std::mem::replace(&mut self.transport, Transport::Closed)
+        {
+            stream.abort();
+            self.mux.handle_dial_failed(now, &why);
         }
     }
 
@@ -133,7 +163,12 @@ impl<B: Binding> Redis<B> {
                         Err(_) => self.mux.handle_disconnected(now),
                     }
                 }
-                Output::Idle(_) => return,
+                Output::Idle(_) => {
+                    // Taken, but not out: only the driver can go on with it.
+                    self.blocked =
+                        matches!(&self.transport, Transport::Open(stream) if !stream.is_flushed());
+                    return;
+                }
             }
         }
     }

@@ -1,14 +1,94 @@
 //! One parser for the URLs of all servers. No message repeats a password.
 
+mod query;
+
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::binding::Endpoint;
 use crate::error::Error;
+pub(crate) use query::Query;
 
 const DEFAULT_PORT: u16 = 6379;
-const FORMS: &str = "allowed are redis://[user[:password]@]host[:port][/database], the same with valkey://, and \
-    redis+unix://[user[:password]@]/path[?db=database]";
+const FORMS: &str = "allowed are redis://[user[:password]@]host[:port][/database], the same with valkey://, with \
+    rediss:// or valkeys:// for TLS, and redis+unix://[user[:password]@]/path[?db=database]";
+
+/// Everything that a URL says.
+#[derive(Clone, Debug)]
+pub(crate) struct Url {
+    pub(crate) target: Target,
+    /// The scheme is that of TLS.
+    pub(crate) tls: bool,
+    pub(crate) query: Query,
+}
+
+impl Url {
+    pub(crate) fn parse(url: &str) -> Result<Url, Error> {
+        let Some((scheme, rest)) = url.split_once("://") else {
+            return Err(Error::input(format!("the URL has no scheme; {FORMS}")));
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if rest.contains('#') || query.contains('#') {
+            return Err(Error::input(
+                "the URL has a fragment: write `#` in a user or password as %23",
+            ));
+        }
+        let kind = Scheme::of(scheme)?;
+        if kind == Scheme::Tls && !cfg!(feature = "tls") {
+            return Err(Error::input(format!(
+                "`{scheme}://` is TLS, which is not built in: add the feature `tls` (of tenure, or of the crate for the \
+                 runtime, such as tenure-tokio)"
+            )));
+        }
+        if query.contains('@') && !rest.contains('@') {
+            return Err(Error::input(
+                "the URL has a `?` before its `@`: write `?` in a user or password as %3F, and `@` in a parameter as %40",
+            ));
+        }
+        let query = Query::parse(query)?;
+        let tls = kind == Scheme::Tls;
+        if query.is_about_tls() && !tls {
+            return Err(Error::input(
+                "ca, cert, key and server_name are for TLS: write rediss:// or valkeys://",
+            ));
+        }
+        let target = match kind {
+            Scheme::Unix => Target::parse_unix(rest, query.database)?,
+            Scheme::Plain | Scheme::Tls => Target::parse_tcp(rest, query.database)?,
+        };
+        Ok(Url { target, tls, query })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    Plain,
+    Tls,
+    Unix,
+}
+
+impl Scheme {
+    fn of(scheme: &str) -> Result<Scheme, Error> {
+        match scheme.to_ascii_lowercase().as_str() {
+            "redis" | "valkey" => Ok(Scheme::Plain),
+            "rediss" | "valkeys" => Ok(Scheme::Tls),
+            "redis+unix" | "valkey+unix" => Ok(Scheme::Unix),
+            _ if scheme.len() <= 32
+                && scheme
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)) =>
+            {
+                Err(Error::input(format!(
+                    "the scheme `{scheme}` is not known; {FORMS}"
+                )))
+            }
+            // Not a scheme, so it may be anything, a password included.
+            _ => Err(Error::input(format!(
+                "the URL has no valid scheme; {FORMS}"
+            ))),
+        }
+    }
+}
 
 /// Where to connect, and as whom.
 #[derive(Clone, PartialEq, Eq)]
@@ -34,42 +114,7 @@ impl Default for Target {
 }
 
 impl Target {
-    pub(crate) fn parse(url: &str) -> Result<Target, Error> {
-        let Some((scheme, rest)) = url.split_once("://") else {
-            return Err(Error::input(format!("the URL has no scheme; {FORMS}")));
-        };
-        let (rest, query) = match rest.split_once('?') {
-            Some((rest, query)) => (rest, Some(query)),
-            None => (rest, None),
-        };
-        if rest.contains('#') || query.is_some_and(|query| query.contains('#')) {
-            return Err(Error::input(
-                "the URL has a fragment: write `#` in a user or password as %23",
-            ));
-        }
-        match scheme.to_ascii_lowercase().as_str() {
-            "redis" | "valkey" => Target::parse_tcp(rest, query),
-            "redis+unix" | "valkey+unix" => Target::parse_unix(rest, query),
-            "rediss" | "valkeys" => Err(Error::input(format!(
-                "`{scheme}://` is TLS, which this version does not speak yet; {FORMS}"
-            ))),
-            _ if scheme.len() <= 32
-                && scheme
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)) =>
-            {
-                Err(Error::input(format!(
-                    "the scheme `{scheme}` is not known; {FORMS}"
-                )))
-            }
-            // Not a scheme, so it may be anything, a password included.
-            _ => Err(Error::input(format!(
-                "the URL has no valid scheme; {FORMS}"
-            ))),
-        }
-    }
-
-    fn parse_tcp(rest: &str, query: Option<&str>) -> Result<Target, Error> {
+    fn parse_tcp(rest: &str, of_query: Option<u32>) -> Result<Target, Error> {
         let (authority, path) = match rest.split_once('/') {
             Some((authority, path)) => (authority, path),
             None => (rest, ""),
@@ -88,7 +133,7 @@ impl Target {
             "" => 0,
             path => parse_database(path)?,
         };
-        if let Some(of_query) = query_database(query)? {
+        if let Some(of_query) = of_query {
             if !path.is_empty() && of_query != database {
                 return Err(Error::input(
                     "the URL names two databases, in its path and in its query",
@@ -105,7 +150,7 @@ impl Target {
         })
     }
 
-    fn parse_unix(rest: &str, query: Option<&str>) -> Result<Target, Error> {
+    fn parse_unix(rest: &str, database: Option<u32>) -> Result<Target, Error> {
         let Some(slash) = rest.find('/') else {
             return Err(Error::input(format!(
                 "the URL names no socket path; {FORMS}"
@@ -119,12 +164,11 @@ impl Target {
             )));
         }
         let path = PathBuf::from(decode(path, "path")?);
-        let database = query_database(query)?.unwrap_or(0);
         Ok(Target {
             endpoint: Endpoint::Unix { path },
             user,
             password,
-            database,
+            database: database.unwrap_or(0),
         })
     }
 }
@@ -199,25 +243,6 @@ fn split_port(address: &str) -> Result<(&str, u16), Error> {
     Ok((host, port))
 }
 
-fn query_database(query: Option<&str>) -> Result<Option<u32>, Error> {
-    let mut database = None;
-    for pair in query
-        .unwrap_or_default()
-        .split('&')
-        .filter(|pair| !pair.is_empty())
-    {
-        match pair.split_once('=') {
-            Some(("db", value)) => database = Some(parse_database(value)?),
-            _ => {
-                return Err(Error::input(
-                    "the URL has an unknown query parameter; allowed is db",
-                ));
-            }
-        }
-    }
-    Ok(database)
-}
-
 fn parse_database(text: &str) -> Result<u32, Error> {
     let digits = !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse() {
@@ -272,21 +297,25 @@ mod tests {
         }
     }
 
+    fn parse(url: &str) -> Result<Target, Error> {
+        Url::parse(url).map(|url| url.target)
+    }
+
     #[test]
     fn every_form_is_understood() {
-        let target = Target::parse("redis://localhost").unwrap();
+        let target = parse("redis://localhost").unwrap();
         assert_eq!(target, Target::default());
-        let target = Target::parse("valkey://us%3Aer:p%40s%2Fs%25@[::1]:6380/12").unwrap();
+        let target = parse("valkey://us%3Aer:p%40s%2Fs%25@[::1]:6380/12").unwrap();
         assert_eq!(target.endpoint, tcp("::1", 6380));
         assert_eq!(target.user.as_deref(), Some("us:er"));
         assert_eq!(target.password.as_deref(), Some("p@s/s%"));
         assert_eq!(target.database, 12);
-        let target = Target::parse("REDIS://:secret@db:7000/").unwrap();
+        let target = parse("REDIS://:secret@db:7000/").unwrap();
         assert_eq!(
             (target.user, target.password.as_deref()),
             (None, Some("secret"))
         );
-        let target = Target::parse("redis+unix://u:p@/run/a%20b.sock?db=3").unwrap();
+        let target = parse("redis+unix://u:p@/run/a%20b.sock?db=3").unwrap();
         assert_eq!(
             target.endpoint,
             Endpoint::Unix {
@@ -294,7 +323,33 @@ mod tests {
             }
         );
         assert_eq!((target.user.as_deref(), target.database), (Some("u"), 3));
-        assert_eq!(Target::parse("redis://h?db=4").unwrap().database, 4);
+        assert_eq!(parse("redis://h?db=4").unwrap().database, 4);
+        assert_eq!(
+            parse("valkey+unix:///s").unwrap(),
+            parse("redis+unix:///s").unwrap()
+        );
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn the_schemes_of_tls_are_those_with_an_s() {
+        for (url, tls) in [
+            ("redis://h", false),
+            ("valkey://h", false),
+            ("RedisS://h?ca=x", true),
+            ("valkeys://u:p@h:1/2?server_name=x", true),
+        ] {
+            assert_eq!(Url::parse(url).unwrap().tls, tls);
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn a_scheme_of_tls_says_which_feature_is_missing() {
+        for url in ["rediss://u:hunter2@h", "valkeys://u:hunter2@h?ca=x"] {
+            let shown = Url::parse(url).unwrap_err().to_string();
+            assert!(shown.contains("feature `tls`") && !shown.contains("hunter2"));
+        }
     }
 
     #[test]
@@ -303,7 +358,6 @@ mod tests {
             ("hunter2", "has no scheme"),
             ("http://hunter2@h", "`http` is not known"),
             ("hunter2@h:1://x", "no valid scheme"),
-            ("rediss://u:hunter2@h", "TLS"),
             ("redis://", "names no host"),
             ("redis://u:hunter2@", "names no host"),
             ("redis://hunter2@h", "without a password"),
@@ -316,12 +370,15 @@ mod tests {
             ("redis://u:hunter2@h/x", "must be a number"),
             ("redis://u:hun/hunter2@h", "%2F"),
             ("redis://u:hunter2@h/1?db=2", "two databases"),
-            ("redis://u:hunter2@h/1?hunter2=2", "unknown query parameter"),
+            ("redis://u:hunter2@h/1?hunter2=2", "query parameter 1"),
+            ("redis://u:hunt?er2hunter2@h", "%3F"),
+            ("redis://u:hunter2@h?ca=/x", "write rediss://"),
+            ("redis+unix://u:hunter2@/x?server_name=x", "write rediss://"),
             ("redis://u:hunter2#@h", "%23"),
             ("redis+unix://u:hunter2@run/x", "no host"),
             ("redis+unix://u:hunter2@", "no socket path"),
         ] {
-            let error = Target::parse(url).unwrap_err();
+            let error = Url::parse(url).unwrap_err();
             let (shown, debug) = (error.to_string(), format!("{error:?}"));
             assert!(shown.contains(says), "{url}: {shown}");
             assert!(
@@ -334,7 +391,7 @@ mod tests {
 
     #[test]
     fn debug_hides_the_password() {
-        let target = Target::parse("redis://u:hunter2@h").unwrap();
+        let target = parse("redis://u:hunter2@h").unwrap();
         assert!(!format!("{target:?}").contains("hunter2"));
     }
 }
