@@ -72,11 +72,17 @@ impl Error {
     }
 }
 
-/// How a failure of TLS begins that another try does not cure. Through the machine comes only its text.
+/// How a failure of TLS begins that another try does not cure: through the machine comes only its text.
 pub(crate) const TLS_REFUSED: &str = "TLS refused: ";
+/// And one that another try may cure.
+pub(crate) const TLS_FAILED: &str = "TLS failed: ";
 
-pub(crate) fn is_tls_refusal(text: &str) -> bool {
+fn is_tls_refusal(text: &str) -> bool {
     text.contains(TLS_REFUSED)
+}
+
+pub(crate) fn is_of_tls(text: &str) -> bool {
+    is_tls_refusal(text) || text.contains(TLS_FAILED)
 }
 
 impl From<ConfigError> for Error {

@@ -13,7 +13,7 @@ use tenure_core::time::Tick;
 
 use crate::binding::{Binding, Endpoint, Stream};
 use crate::config::Config;
-use crate::error::{Error, is_tls_refusal};
+use crate::error::{Error, is_of_tls};
 use crate::host::{Arrived, Driver, Machine, Signal, open};
 use crate::locks::Locks;
 use crate::store::End;
@@ -107,7 +107,7 @@ impl<B: Binding> Redis<B> {
         match read {
             Ok(0) | Err(_) => {
                 if let Err(error) = &read {
-                    self.refused(now, error);
+                    self.failed(now, error);
                 }
                 self.mux.handle_disconnected(now);
                 (now, false)
@@ -119,11 +119,11 @@ impl<B: Binding> Redis<B> {
         }
     }
 
-    /// In TLS 1.3 a server refuses a certificate of ours when the handshake is over for us. It is a failure of the dial all
-    /// the same, with words that say what to do.
-    fn refused(&mut self, now: Tick, error: &io::Error) {
+    /// In TLS 1.3 a server refuses a certificate of ours when the handshake is over for us. As long as it has answered nothing
+    /// that is a failure of the dial all the same, with words that say what to do.
+    fn failed(&mut self, now: Tick, error: &io::Error) {
         let why = format!("{}: {error}", self.endpoint);
-        if is_tls_refusal(&why)
+        if is_of_tls(&why)
             && let Transport::Open(stream) =
                 std::mem::replace(&mut self.transport, Transport::Closed)
         {

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod certificates;
 pub mod client;
 pub mod fake;
 pub mod frames;
@@ -19,6 +20,7 @@ pub mod server;
 pub mod tenure;
 pub mod trouble;
 
+pub use certificates::{Authority, Pair};
 pub use client::{Client, Reply};
 pub use fake::{Answer, Call, Handshake, Hello, ScriptedServer};
 pub use model::Model;

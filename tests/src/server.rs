@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use xtask::servers::{Entry, Manifest, ServerKind};
 
 use crate::process::{Folder, Process};
-use crate::{Client, Failure, Monitor};
+use crate::{Authority, Client, Failure, Monitor, Pair};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 
@@ -36,6 +36,7 @@ pub struct Setup {
     arguments: Vec<String>,
     keep_data: bool,
     port: Option<u16>,
+    tls: bool,
     files: Vec<(String, String)>,
 }
 
@@ -72,6 +73,7 @@ impl Server {
             arguments: Vec::new(),
             keep_data: false,
             port: None,
+            tls: false,
             files: Vec::new(),
         }
     }
@@ -100,10 +102,14 @@ impl Server {
         self.port
     }
 
-    /// A URL of [`Self::addr`].
+    /// A URL of [`Self::addr`], without what it may need for TLS.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}/", self.port)
+        let scheme = match self.setup.tls {
+            true => "rediss",
+            false => "redis",
+        };
+        format!("{scheme}://127.0.0.1:{}/", self.port)
     }
 
     /// Its Unix socket.
@@ -223,11 +229,16 @@ impl Server {
         let (program, prefix) = self.entry.argv.split_first().ok_or("an empty argv")?;
         let folder = self.dir();
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        let (port, other) = match self.setup.tls {
+            true => ("--tls-port", "--port"),
+            false => ("--port", "--tls-port"),
+        };
         let append = if self.setup.keep_data { "yes" } else { "no" };
         let mut arguments: Vec<String> = prefix.to_vec();
         arguments.extend(
             [
-                ("--port", self.port.to_string()),
+                (port, self.port.to_string()),
+                (other, "0".to_owned()),
                 ("--bind", "127.0.0.1".to_owned()),
                 ("--unixsocket", text(self.socket_path())),
                 ("--dir", text(folder.to_owned())),
@@ -305,6 +316,20 @@ impl Setup {
     pub fn file(mut self, name: &str, text: &str) -> Self {
         self.files.push((name.to_owned(), text.to_owned()));
         self
+    }
+
+    /// Its port speaks TLS and nothing else, with this certificate. The authority is whom it trusts; `clients` whether they must
+    /// show a certificate: `yes`, `no` or `optional`.
+    #[must_use]
+    pub fn tls(mut self, certificate: &Pair, authority: &Authority, clients: &str) -> Self {
+        self.tls = true;
+        self.file("server.pem", &certificate.certificate)
+            .file("server.key", &certificate.key)
+            .file("ca.pem", authority.pem())
+            .arguments(&["--tls-cert-file", "server.pem"])
+            .arguments(&["--tls-key-file", "server.key"])
+            .arguments(&["--tls-ca-cert-file", "ca.pem"])
+            .arguments(&["--tls-auth-clients", clients])
     }
 
     /// Starts it.

@@ -6,11 +6,11 @@ use std::path::Path;
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, CertificateError, Error, OtherError};
 
-use crate::error::TLS_REFUSED;
+use crate::error::{TLS_FAILED, TLS_REFUSED};
 
 /// Trying again may help.
 pub(super) fn failed(why: impl AsRef<str>) -> io::Error {
-    io::Error::other(format!("TLS failed: {}", why.as_ref()))
+    io::Error::other(format!("{TLS_FAILED}{}", why.as_ref()))
 }
 
 /// Trying again does not help, until somebody changes something.
@@ -34,6 +34,7 @@ pub(super) fn error(error: &Error, name: Option<&ServerName<'_>>) -> io::Error {
             | AlertDescription::CertificateUnknown
             | AlertDescription::UnsupportedCertificate
             | AlertDescription::UnknownCA
+            | AlertDescription::DecryptError
             | AlertDescription::AccessDenied => refused(format!(
                 "the server does not take our certificate ({alert:?}): is it valid, and signed by an authority it trusts?"
             )),
@@ -61,7 +62,8 @@ pub(super) fn error(error: &Error, name: Option<&ServerName<'_>>) -> io::Error {
 
 fn certificate(error: &CertificateError, name: &str) -> String {
     match error {
-        CertificateError::UnknownIssuer => format!(
+        // The latter, where a trusted authority has the same name: one that was made anew, mostly.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
             "the certificate of {name} is not signed by an authority that is trusted here: name its authority's file with ca"
         ),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => format!(

@@ -1,7 +1,7 @@
 //! The stream: rustls, which does no input or output by itself, between the client and the stream of a binding.
 
 use std::future::poll_fn;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::task::{Context, Poll, ready};
 
 use rustls::ClientConnection;
@@ -47,21 +47,27 @@ impl<S: Stream> TlsStream<S> {
         name: &ServerName<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.poll_flush(cx))?;
-            if !self.tls.is_handshaking() {
+            // A server that refuses says why and closes: what it has said is read, to its end, though it takes no more.
+            if self.failed.is_none() {
+                self.failed = ready!(self.poll_flush(cx)).err();
+            }
+            if self.failed.is_none() && !self.tls.is_handshaking() {
                 return Poll::Ready(Ok(()));
             }
             let mut source = Source::new(|room| self.stream.poll_read(cx, room));
             let read = self.tls.read_tls(&mut source);
-            match read {
-                Ok(0) => {
+            if source.pending {
+                return Poll::Pending;
+            }
+            match (read, self.failed.take()) {
+                (Ok(1..), failed) => self.failed = failed,
+                (_, Some(failed)) => return Poll::Ready(Err(failed)),
+                (Ok(0), None) => {
                     return Poll::Ready(Err(explain::failed(
                         "the server has closed the connection in the handshake: is this a port for TLS?",
                     )));
                 }
-                Ok(_) => {}
-                Err(_) if source.pending => return Poll::Pending,
-                Err(error) => return Poll::Ready(Err(error)),
+                (Err(error), None) => return Poll::Ready(Err(error)),
             }
             if let Err(error) = self.tls.process_new_packets() {
                 // The server is told why, if it can be told at once.
@@ -241,6 +247,16 @@ struct Sink<'a, S>(&'a mut S);
 impl<S: Stream> Write for Sink<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.try_write(bytes)
+    }
+
+    /// Records that are due leave in one write, as the client's bytes do.
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        if let [one] = parts {
+            return self.0.try_write(one);
+        }
+        let mut joined = Vec::new();
+        parts.iter().for_each(|part| joined.extend_from_slice(part));
+        self.0.try_write(&joined)
     }
 
     fn flush(&mut self) -> io::Result<()> {

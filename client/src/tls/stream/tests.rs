@@ -339,6 +339,24 @@ fn a_handshake_that_fails_says_why() {
 }
 
 #[test]
+fn what_a_server_says_before_it_closes_is_heard_though_it_takes_no_more() {
+    let below = Below::new(usize::MAX, usize::MAX);
+    let (client, _) = ends(&below);
+    let name = name();
+    let mut opening = pin!(TlsStream::open(below.clone(), client, &name));
+    let mut cx = Context::from_waker(Waker::noop());
+    below.wire().room = 10;
+    assert!(opening.as_mut().poll(&mut cx).is_pending());
+    below.wire().broken = true;
+    // A fatal alert: access denied.
+    below.wire().down.extend([21, 3, 3, 0, 2, 2, 49]);
+    let Poll::Ready(Err(error)) = opening.as_mut().poll(&mut cx) else {
+        panic!("it goes on");
+    };
+    assert!(error.to_string().contains("AccessDenied"), "{error}");
+}
+
+#[test]
 fn an_abort_aborts_what_is_below() {
     let (stream, _, below) = open(usize::MAX);
     stream.abort();
