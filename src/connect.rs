@@ -7,9 +7,11 @@ use tenure_client::{Config, Error, Locks};
 /// | scheme | store |
 /// |---|---|
 /// | `redis://`, `valkey://`, `redis+unix://` | Redis or Valkey |
+/// | `rediss://`, `valkeys://` | the same over TLS, with the feature `tls` |
 /// | `memory:` | this process, for tests |
 ///
-/// User, password and database go into the URL, percent-encoded: see [`Config::from_url`].
+/// User, password and database go into the URL, percent-encoded, and parameters behind a `?`: [`Config::from_url`] has the
+/// list.
 ///
 /// # Errors
 /// Why the first try to connect failed; [`Error::Misconfigured`] for a malformed URL. Dropping the future gives up.

@@ -39,6 +39,8 @@ pub use tenure_blocking as blocking;
 
 #[cfg(feature = "tokio")]
 pub use connect::{connect, connect_config, connect_lazily, memory, memory_config};
+#[cfg(feature = "tls")]
+pub use tenure_client::Tls;
 pub use tenure_client::{
     Acquiring, Attempt, Cause, Closing, Config, ConfigError, Driver, Error, Event, Failure,
     Flavour, Held, Holder, LinkFault, Lock, LockOptions, Locks, Lost, Observer, ProtocolError,
@@ -47,7 +49,9 @@ pub use tenure_client::{
 };
 pub use tenure_client::{Pump, Room, connect_with, memory_with};
 #[cfg(feature = "tokio")]
-pub use tenure_tokio::{TokioBinding, TokioStream, TokioTimer};
+pub use tenure_tokio::{
+    OverStream, TokioBinding, TokioOver, TokioStream, TokioTimer, connect_over,
+};
 
 /// The README's code is compiled and run with the tests.
 #[cfg(all(doctest, feature = "tokio"))]

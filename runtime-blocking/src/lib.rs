@@ -55,6 +55,8 @@ mod socket;
 
 pub use lock::{Held, Lock};
 pub use locks::{Attempt, Locks, Request};
+#[cfg(feature = "tls")]
+pub use tenure_client::Tls;
 pub use tenure_client::{
     Cause, Config, ConfigError, Error, Event, Failure, Holder, LockOptions, Lost, Observer, Reason,
     Released, Wait,
@@ -62,7 +64,8 @@ pub use tenure_client::{
 
 /// Connects to the server that `url` names.
 ///
-/// `redis://`, `valkey://` and `redis+unix://`, with user, password and database: see [`Config::from_url`].
+/// `redis://`, `valkey://`, `redis+unix://`, and with the feature `tls` `rediss://` and `valkeys://`; with user, password,
+/// database and parameters: see [`Config::from_url`].
 ///
 /// # Errors
 /// Why the first try to connect failed: [`Error::Unavailable`], [`Error::Denied`], [`Error::Protocol`] or

@@ -49,7 +49,8 @@ pub use stream::SmolStream;
 
 /// Connects to the server that `url` names and spawns the driver on smol's global executor.
 ///
-/// `redis://`, `valkey://` and `redis+unix://`, with user, password and database: see [`Config::from_url`]. It need not be
+/// `redis://`, `valkey://`, `redis+unix://`, and with the feature `tls` `rediss://` and `valkeys://`; with user, password,
+/// database and parameters: see [`Config::from_url`]. It need not be
 /// called on that executor: any `block_on` will do.
 ///
 /// # Errors

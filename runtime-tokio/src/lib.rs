@@ -17,6 +17,7 @@
 //! suspended for, which tokio's clock does not count on Linux: see [`TokioBinding`]. On a thread outside the runtime
 //! tokio's clock cannot be paused; there `is_held` of a paused test sees the real time.
 
+mod over;
 mod stream;
 
 use std::future::Future;
@@ -31,11 +32,13 @@ use tenure_client::system::{self, Clock, Running};
 use tenure_client::{Config, Driver, Error, Locks, Tick, connect_with, memory_with};
 use tokio::time::Instant;
 
+pub use over::{OverStream, TokioOver, connect_over};
 pub use stream::TokioStream;
 
 /// Connects to the server that `url` names and spawns the driver on the current runtime.
 ///
-/// `redis://`, `valkey://` and `redis+unix://`, with user, password and database: see [`Config::from_url`].
+/// `redis://`, `valkey://`, `redis+unix://`, and with the feature `tls` `rediss://` and `valkeys://`; with user, password,
+/// database and parameters: see [`Config::from_url`].
 ///
 /// # Errors
 /// Why the first try to connect failed: [`Error::Unavailable`], [`Error::Denied`], [`Error::Protocol`] or
@@ -162,6 +165,31 @@ impl TokioBinding {
         TokioBinding {
             clock: Arc::new(Clock::over(Epoch(Instant::now()), suspended)),
         }
+    }
+}
+
+impl TokioBinding {
+    /// The same time and timers, over transports that `dial` opens: for [`connect_with`], where [`connect_over`] does too
+    /// much. For the simulation of a network, together with [`with_suspended`](TokioBinding::with_suspended): what this
+    /// machine was suspended for is no part of its time.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tenure_client::{Config, connect_with};
+    /// use tenure_tokio::TokioBinding;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure_client::Error> {
+    /// let binding = TokioBinding::with_suspended(|| Duration::ZERO);
+    /// let binding = binding.over(|_endpoint| async {
+    ///     let (mine, _theirs) = tokio::io::duplex(1024);
+    ///     Ok(mine)
+    /// });
+    /// let (locks, driver) = connect_with(binding, &Config::from_url("redis://simulated/")?)?;
+    /// # drop((locks, driver));
+    /// # Ok(()) }
+    /// ```
+    pub fn over<D>(self, dial: D) -> TokioOver<D> {
+        TokioOver::new(self, dial)
     }
 }
 

@@ -368,6 +368,30 @@ fn a_thousand_locks_at_once_go_through_a_server_that_stands_still() -> Outcome {
 }
 
 #[test]
+fn tls_goes_over_a_transport_of_the_callers() -> Outcome {
+    let site = Site::new()?;
+    for kind in ServerKind::all_required() {
+        let server = site.good(kind)?;
+        let config = Config::from_url(&site.url(server.port()))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let locks = tenure_tokio::connect_over(&config, |endpoint| async move {
+                tokio::net::TcpStream::connect(endpoint.to_string()).await
+            })
+            .await?;
+            let lock = locks.lock(NAME).lease(LEASE).acquire().await?;
+            tokio::time::sleep(2 * LEASE).await;
+            assert!(lock.release().await?.confirmed);
+            locks.close().await;
+            Ok::<(), Failure>(())
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
 fn threads_hold_locks_over_tls() -> Outcome {
     let site = Site::new()?;
     for kind in ServerKind::all_required() {
@@ -411,6 +435,7 @@ fn threads_hold_locks_over_tls() -> Outcome {
                 ..
             }))
         ));
+        drop(lock);
         locks.close();
     }
     Ok(())
@@ -434,6 +459,7 @@ fn smol_holds_locks_over_tls() -> Outcome {
             let lock = locks.lock(NAME).lease(LEASE).acquire().await?;
             client.del(&key_of(NAME))?;
             assert_eq!(lock.lost().await.cause, Cause::Gone);
+            drop(lock);
             locks.close().await;
             Ok::<(), Failure>(())
         })?;
