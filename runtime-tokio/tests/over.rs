@@ -179,7 +179,7 @@ where
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transport_that_takes_little_gets_everything() {
+async fn s6_a_transport_that_takes_little_gets_everything() {
     for room in [1, 64, 4096] {
         LocalSet::new().run_until(many_locks(room, |io| io)).await;
     }

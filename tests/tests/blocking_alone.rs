@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fork::{Fork, fork, waitpid};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tenure_blocking::{Cause, Error, Lock, Locks};
-use tenure_tests::{Failure, Monitor, Server, ServerKind, eventually, key_of};
+use tenure_tests::{Authority, Failure, Monitor, Server, ServerKind, eventually, key_of};
 
 type Outcome = Result<(), Failure>;
 type Test = fn() -> Outcome;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 5] = [
+    let tests: [(&str, Test); 6] = [
         ("callers_read_by_themselves", callers_read_by_themselves),
         ("the_driver_reads_for_two", the_driver_reads_for_two),
         ("nothing_is_left", nothing_is_left),
@@ -41,6 +41,10 @@ fn main() -> ExitCode {
             a_lock_is_released_at_the_end_of_main,
         ),
         ("a_forked_process_has_nothing", a_forked_process_has_nothing),
+        (
+            "a_forked_process_has_nothing_over_tls",
+            a_forked_process_has_nothing_over_tls,
+        ),
     ];
     let trials = tests.map(|(name, test)| {
         Trial::test(name, move || {
@@ -202,17 +206,43 @@ fn a_lock_is_released_at_the_end_of_main() -> Outcome {
 
 fn a_forked_process_has_nothing() -> Outcome {
     let server = some_server()?;
-    let locks = tenure_blocking::connect(&server.url())?;
+    forks(&server, &server.url())
+}
+
+/// A byte of the copy would break the connection of the other.
+fn a_forked_process_has_nothing_over_tls() -> Outcome {
+    let kinds = ServerKind::all_required();
+    let setup = Server::setup(*kinds.first().ok_or("no server")?);
+    let authority = Authority::new()?;
+    let pair = authority.server(&["127.0.0.1"])?;
+    let server = setup.tls(&pair, &authority, "no").start()?;
+    let ca = server.dir().join("ca.pem");
+    let url = format!("{}?ca={}", server.url(), ca.display());
+    forks(&server, &url)
+}
+
+/// The connections of clients by the ids that the server gives them.
+fn connections(server: &Server) -> Result<Vec<String>, Failure> {
+    let list = server.client()?.ok(&["CLIENT", "LIST"])?.text();
+    let ours = list.lines().filter(|line| line.contains(" name=tenure "));
+    Ok(ours
+        .filter_map(|line| line.split(' ').next().map(str::to_owned))
+        .collect())
+}
+
+fn forks(server: &Server, url: &str) -> Outcome {
+    let locks = tenure_blocking::connect(url)?;
     let lock = locks.acquire("a")?;
     lock.on_lost(|_| unreachable!("it is not lost"));
     let spare = locks.acquire("spare")?;
-    let (parent, url) = (std::process::id(), server.url());
+    let parent = std::process::id();
+    let mine = connections(server)?;
     let monitor: Monitor = server.monitor()?;
     monitor.clear();
     match fork()? {
         Fork::Child => {
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                in_the_child(parent, &url, &locks, lock, spare)
+                in_the_child(parent, url, &locks, lock, spare)
             }));
             // Without what the test runner would do at its end: that is the parent's.
             std::process::exit(match ended {
@@ -242,6 +272,7 @@ fn a_forked_process_has_nothing() -> Outcome {
     assert!(spare.release()?.confirmed);
     assert!(lock.release()?.confirmed);
     pairs(&locks, 20)?;
+    assert_eq!(connections(server)?, mine);
     locks.close();
     assert!(server.client()?.keys()?.is_empty());
     Ok(())

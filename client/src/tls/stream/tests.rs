@@ -270,7 +270,7 @@ fn what_was_taken_and_is_not_out_is_flushed_by_the_driver() {
 }
 
 #[test]
-fn what_was_taken_counts_as_written_though_the_connection_breaks() {
+fn s5_what_was_taken_counts_as_written_though_the_connection_breaks() {
     let (mut stream, _, below) = open(usize::MAX);
     below.wire().broken = true;
     // A part may have left: it is never told as if nothing had.
