@@ -22,8 +22,8 @@ use tenure_core::resp::Value;
 use tenure_core::time::Tick;
 use tenure_tests::fake::Stranger;
 use tenure_tests::{
-    Answer, Call, Client, Cut, Failure, Handshake, Hello, Model, Proxy, ScriptedServer, Server,
-    ServerKind, Side, eventually,
+    Answer, Authority, Call, Client, Cut, Failure, Handshake, Hello, Model, Proxy, ScriptedServer,
+    Server, ServerKind, Side, eventually,
 };
 use tenure_tokio::TokioBinding;
 use tokio::runtime::{Builder, Runtime};
@@ -350,6 +350,47 @@ fn a_whole_life_shows_no_secret() -> Outcome {
         let server = Server::start(kind, &[])?;
         a_whole_life(&server, &mut secrets, &shown)?;
         secrets.are_in(&shown, 6);
+    }
+    Ok(())
+}
+
+/// Neither what goes through it, nor the key of a certificate.
+#[test]
+fn tls_shows_no_secret() -> Outcome {
+    let (authority, stranger) = (Authority::new()?, Authority::named("a stranger")?);
+    let mine = authority.client()?;
+    for kind in ServerKind::all_required() {
+        let pair = authority.server(&["127.0.0.1"])?;
+        let server = Server::setup(kind).tls(&pair, &authority, "yes").start()?;
+        let (cert, key) = mine.write(server.dir(), "mine")?;
+        let ca = authority.write(server.dir(), "own.pem")?;
+        let other_ca = stranger.write(server.dir(), "other.pem")?;
+        let url = with_password(&server, &server.addr().to_string())?;
+        let url = url.replacen("redis:", "rediss:", 1);
+        let (ca, other_ca) = (format!("?ca={}", ca.display()), other_ca.display());
+        let mine_too = format!("&cert={}&key={}", cert.display(), key.display());
+        let (shown, mut secrets) = (Arc::<Shown>::default(), Secrets::default());
+        let me = Life::begin(&format!("{url}{ca}{mine_too}"), &shown)?;
+        let lock = me.attempt(SHORT).ok_or("not acquired")?;
+        secrets.read(&mut server.client()?)?;
+        me.release(lock);
+        me.close();
+        // No certificate, another authority, a parameter that is none, another password.
+        Life::begin(&format!("{url}{ca}"), &shown)?;
+        Life::begin(&format!("{url}?ca={other_ca}{mine_too}"), &shown)?;
+        if let Err(error) = Config::from_url(&format!("{url}{ca}&{IN_A_URL}=1")) {
+            shown.error(&error);
+        }
+        server
+            .client()?
+            .ok(&["ACL", "SETUSER", "app", "resetpass", ">x"])?;
+        Life::begin(&format!("{url}{ca}{mine_too}"), &shown)?;
+        secrets.are_in(&shown, 1);
+        let text = shown.text();
+        assert!(text.contains("wants a client certificate"), "{text}");
+        assert!(text.contains("not signed by an authority"), "{text}");
+        let body = mine.key.lines().nth(1).ok_or("the key has no body")?;
+        assert!(!text.contains(&body[..16]));
     }
     Ok(())
 }
