@@ -109,6 +109,22 @@ fn core(root: &Path, steps: &mut Steps, nextest: bool) -> Result<(), String> {
         &[],
         "cargo clippy -p tenure-smol --no-default-features -- -D warnings",
     )?;
+    // Everything together has TLS, because its tests do.
+    steps.command(
+        "client without TLS",
+        &[],
+        "cargo test -p tenure-client --lib",
+    )?;
+    steps.command(
+        "client without TLS: clippy",
+        &[],
+        "cargo clippy -p tenure-client -p tenure-blocking --all-targets -- -D warnings",
+    )?;
+    steps.command(
+        "facade with everything",
+        &[],
+        "cargo clippy -p tenure --all-features -- -D warnings",
+    )?;
     steps.command(
         "core alone: build",
         &[],
