@@ -159,6 +159,10 @@ impl fmt::Display for Reason {
         match self {
             Reason::Config(error) => error.fmt(f),
             Reason::Input(text) => f.write_str(text),
+            Reason::Failure {
+                failure: Failure::Link(LinkFault::Dial),
+                text: Some(text),
+            } if is_of_tls(text) => write!(f, "no connection to {text}"),
             Reason::Failure { failure, text } => {
                 failure.fmt(f)?;
                 match (failure, text) {

@@ -64,6 +64,7 @@ fn refused(url: &str, says: &str) -> Outcome {
     let error = error_of(url)?;
     let shown = error.to_string();
     assert!(shown.contains(says), "{shown}");
+    assert!(shown.contains("no connection to "), "{shown}");
     assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
     assert!(!error.is_retryable());
     Ok(())
