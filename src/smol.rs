@@ -13,8 +13,8 @@
 
 use tenure_client::{Config, Error, Locks};
 pub use tenure_smol::{
-    SmolBinding, SmolStream, SmolTimer, connect_config, connect_lazily, connect_on, memory,
-    memory_config,
+    OverStream, SmolBinding, SmolOver, SmolStream, SmolTimer, connect_config, connect_lazily,
+    connect_on, memory, memory_config,
 };
 
 /// Connects to the lock server that `url` names and spawns the driver on smol's global executor. The schemes are those of

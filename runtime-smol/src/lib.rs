@@ -30,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod over;
 mod stream;
 
 use std::future::Future;
@@ -45,6 +46,7 @@ use tenure_client::memory_with;
 use tenure_client::system::{self, Clock};
 use tenure_client::{Config, Driver, Error, Locks, Tick, connect_with};
 
+pub use over::{OverStream, SmolOver};
 pub use stream::SmolStream;
 
 /// Connects to the server that `url` names and spawns the driver on smol's global executor.
@@ -215,6 +217,33 @@ impl SmolBinding {
         SmolBinding {
             clock: Arc::new(Clock::with_suspended(suspended)),
         }
+    }
+}
+
+impl SmolBinding {
+    /// The same time and timers, over transports that `dial` opens: a tunnel, a proxy, a socket with options of its own.
+    ///
+    /// `dial` is called for every connection, with where the server is by the settings. It may take as long as the connect
+    /// limit and is dropped after that; its error is [`Error::Unavailable`], with its text. TLS, if the settings ask for it,
+    /// goes over what it gives.
+    ///
+    /// A connection that is declared dead must not deliver later what it was given before. An `Async<TcpStream>` of `async-io` is
+    /// closed by a reset; any other transport is dropped, and what it had not delivered by then should be lost. If it is not,
+    /// only availability suffers: a key that was released may be there once more, for one lease.
+    ///
+    /// ```no_run
+    /// use std::net::TcpStream;
+    /// use async_io::Async;
+    /// use tenure_client::{Config, connect_with};
+    /// use tenure_smol::SmolBinding;
+    ///
+    /// let binding = SmolBinding::new().over(|_endpoint| Async::<TcpStream>::connect(([127, 0, 0, 1], 7000)));
+    /// let (locks, driver) = connect_with(binding, &Config::from_url("redis://db.example/")?)?;
+    /// smol::spawn(driver).detach();
+    /// # Ok::<(), tenure_client::Error>(())
+    /// ```
+    pub fn over<D>(self, dial: D) -> SmolOver<D> {
+        SmolOver::new(self, dial)
     }
 }
 

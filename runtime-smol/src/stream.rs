@@ -82,13 +82,17 @@ impl Stream for SmolStream {
     }
 
     fn abort(self) {
-        // A reset instead of an orderly end: the kernel forgets what it has not delivered. A Unix socket delivers at
-        // once and has nothing to forget.
+        // A Unix socket delivers at once and has nothing to forget.
         if let Socket::Tcp(stream) = &self.0 {
-            // If it cannot be set, the connection ends in order, and only a key may live on for one TTL.
-            let _ = SockRef::from(stream.get_ref()).set_linger(Some(Duration::ZERO));
+            reset_on_close(stream.get_ref());
         }
     }
+}
+
+/// A reset instead of an orderly end: the kernel forgets what it has not delivered.
+pub(crate) fn reset_on_close(stream: &TcpStream) {
+    // If it cannot be set, the connection ends in order, and only a key may live on for one TTL.
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
 /// All addresses of a host. The system looks names up while a thread waits: one of a pool, not the executor's.

@@ -1,8 +1,12 @@
 //! TLS, on every server: what is refused and with which words, and that locks live on it as they do without.
 
 use std::fs;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use smol::io::{AsyncRead, AsyncWrite};
 use tenure_client::{Cause, Config, Error, Lost, Tls};
 use tenure_tests::process::Folder;
 use tenure_tests::{
@@ -390,6 +394,68 @@ fn tls_goes_over_a_transport_of_the_callers() -> Outcome {
         })?;
     }
     Ok(())
+}
+
+#[test]
+fn tls_goes_over_a_transport_of_the_callers_on_smol() -> Outcome {
+    let site = Site::new()?;
+    for kind in ServerKind::all_required() {
+        let server = site.good(kind)?;
+        let config = Config::from_url(&site.url(server.port()))?;
+        let address = server.addr();
+        let binding = tenure_smol::SmolBinding::new().over(move |_| async move {
+            Ok(Little(smol::net::TcpStream::connect(address).await?, 0))
+        });
+        let (locks, driver) = tenure_client::connect_with(binding, &config)?;
+        let driving = smol::spawn(driver);
+        smol::block_on(async {
+            locks.ready().await?;
+            let lock = locks.lock(NAME).lease(LEASE).acquire().await?;
+            smol::Timer::after(2 * LEASE).await;
+            assert!(lock.release().await?.confirmed);
+            locks.close().await;
+            driving.await;
+            Ok::<(), Failure>(())
+        })?;
+    }
+    Ok(())
+}
+
+/// A transport that takes some bytes at a time, and nothing every other time.
+struct Little(smol::net::TcpStream, usize);
+
+impl AsyncRead for Little {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_read(cx, bytes)
+    }
+}
+
+impl AsyncWrite for Little {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.1 += 1;
+        if self.1 % 2 == 1 {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let most = bytes.len().min(50);
+        Pin::new(&mut self.0).poll_write(cx, &bytes[..most])
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_close(cx)
+    }
 }
 
 #[test]

@@ -77,13 +77,19 @@ impl<S: Stream> TlsStream<S> {
         }
     }
 
+    /// Until all is out of here and of the stream below; or that has an error, which reading tells.
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut asked = false;
         loop {
             match self.flush() {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                flushed => return Poll::Ready(flushed),
+                Ok(()) if asked || self.stream.is_flushed() => return Poll::Ready(Ok(())),
+                Err(error) if error.kind() != ErrorKind::WouldBlock => {
+                    return Poll::Ready(Err(error));
+                }
+                _ => {}
             }
             ready!(self.stream.poll_write_ready(cx))?;
+            asked = true;
         }
     }
 
@@ -197,7 +203,7 @@ impl<S: Stream> Stream for TlsStream<S> {
 
     fn is_flushed(&self) -> bool {
         // An error is told by reading, and the driver reads.
-        !self.tls.wants_write() && self.failed.is_none()
+        !self.tls.wants_write() && self.failed.is_none() && self.stream.is_flushed()
     }
 
     fn poll_write_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

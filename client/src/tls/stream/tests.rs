@@ -20,6 +20,9 @@ struct Wire {
     room: usize,
     /// The most that moves at once.
     step: usize,
+    /// What is taken stays here until somebody asks whether there is room.
+    keeps: bool,
+    kept: VecDeque<u8>,
     over: bool,
     broken: bool,
     reader: Option<Waker>,
@@ -77,12 +80,21 @@ impl Stream for Below {
             return Err(ErrorKind::WouldBlock.into());
         }
         wire.room -= n;
-        wire.up.extend(&bytes[..n]);
+        match wire.keeps {
+            true => wire.kept.extend(&bytes[..n]),
+            false => wire.up.extend(&bytes[..n]),
+        }
         Ok(n)
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.wire().kept.is_empty()
     }
 
     fn poll_write_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut wire = self.wire();
+        let kept = std::mem::take(&mut wire.kept);
+        wire.up.extend(kept);
         if wire.room > 0 || wire.broken {
             return Poll::Ready(Ok(()));
         }
@@ -180,7 +192,10 @@ fn name() -> ServerName<'static> {
 
 /// An open connection, over a wire that moves so much at once.
 fn open(step: usize) -> (TlsStream<Below>, Peer, Below) {
-    let below = Below::new(usize::MAX, step);
+    open_over(Below::new(usize::MAX, step))
+}
+
+fn open_over(below: Below) -> (TlsStream<Below>, Peer, Below) {
     let (client, mut peer) = ends(&below);
     let name = name();
     let bell = Arc::new(Bell::default());
@@ -264,6 +279,20 @@ fn what_was_taken_and_is_not_out_is_flushed_by_the_driver() {
     assert_eq!(*bell.0.lock().unwrap(), 1);
     assert!(stream.poll_write_ready(&mut cx).is_pending());
     below.wire().room = usize::MAX;
+    assert!(stream.poll_write_ready(&mut cx).is_ready());
+    assert!(stream.is_flushed());
+    assert_eq!(peer.turn(), b"hello");
+}
+
+#[test]
+fn what_the_stream_below_keeps_is_brought_out_too() {
+    let below = Below::new(usize::MAX, usize::MAX);
+    below.wire().keeps = true;
+    let (mut stream, mut peer, _) = open_over(below);
+    assert_eq!(stream.try_write(b"hello").unwrap(), 5);
+    assert!(!stream.is_flushed());
+    assert!(peer.turn().is_empty());
+    let mut cx = Context::from_waker(Waker::noop());
     assert!(stream.poll_write_ready(&mut cx).is_ready());
     assert!(stream.is_flushed());
     assert_eq!(peer.turn(), b"hello");
