@@ -54,11 +54,13 @@ pub enum Need {
     Link,
     /// There is a server, to be stopped, emptied and made to refuse.
     Server,
+    /// It tells of changes by itself.
+    Push,
 }
 
 impl Need {
     /// All there are.
-    pub const ALL: [Need; 3] = [Need::Keys, Need::Link, Need::Server];
+    pub const ALL: [Need; 4] = [Need::Keys, Need::Link, Need::Server, Need::Push];
 
     /// In words, for a table.
     #[must_use]
@@ -67,6 +69,7 @@ impl Need {
             Need::Keys => "keys that others can read and write",
             Need::Link => "a connection",
             Need::Server => "a server that can be stopped",
+            Need::Push => "word of changes",
         }
     }
 }

@@ -5,6 +5,7 @@ mod keeping;
 mod leaving;
 mod losing;
 mod server;
+mod waking;
 mod weather;
 
 use crate::Scenario;
@@ -16,6 +17,7 @@ pub fn all() -> Vec<Scenario> {
         asking::ALL,
         keeping::ALL,
         losing::ALL,
+        waking::ALL,
         leaving::ALL,
         weather::ALL,
         server::ALL,

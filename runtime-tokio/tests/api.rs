@@ -611,7 +611,8 @@ fn a_release_that_nobody_will_hear_of_is_answered_as_unconfirmed() {
         .unwrap();
     let lock = driving.block_on(async {
         grants_and_falls_silent(&path);
-        let locks = tenure_tokio::connect(&url).await.unwrap();
+        let config = Config::from_url(&url).unwrap().no_wake_ups();
+        let locks = tenure_tokio::connect_config(&config).await.unwrap();
         locks.acquire("a").await.unwrap()
     });
     let held = lock.held();
@@ -641,7 +642,8 @@ fn a_renewal_that_is_awaited_ends_with_the_hold() {
         .unwrap();
     runtime.block_on(async {
         grants_and_falls_silent(&path);
-        let locks = tenure_tokio::connect(&url).await.unwrap();
+        let config = Config::from_url(&url).unwrap().no_wake_ups();
+        let locks = tenure_tokio::connect_config(&config).await.unwrap();
         let lock = locks.acquire("a").await.unwrap();
         let held = lock.held();
         let renewing = tokio::spawn(async move { held.renew_now().await });
