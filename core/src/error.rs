@@ -226,6 +226,18 @@ pub enum LinkFault {
     UnexpectedReply,
     /// The handshake was answered with an error.
     Handshake(ServerError),
+    /// The server is not to be used for locks, as it is set.
+    Unfit(Unfit),
+}
+
+/// Why a server is not to be used for locks by whoever asked for one that keeps them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unfit {
+    /// When its memory is full it deletes keys, and locks are among them.
+    Evicts,
+    /// It does not let this user see whether it does.
+    Unseen,
 }
 
 impl LinkFault {
@@ -234,6 +246,7 @@ impl LinkFault {
         match self {
             LinkFault::Protocol(_) => false,
             LinkFault::Handshake(error) => error.waiting_may_cure(),
+            LinkFault::Unfit(_) => false,
             _ => true,
         }
     }
@@ -257,6 +270,8 @@ pub enum Failure {
     MaxHold,
     /// The client is being closed.
     Closed,
+    /// The command was sent and its answer did not come: it may have been carried out, and is not sent again.
+    MaybeDone,
 }
 
 impl Failure {
@@ -266,7 +281,10 @@ impl Failure {
             Failure::Server(error) => error.waiting_may_cure(),
             Failure::Link(fault) => fault.waiting_may_cure(),
             Failure::SlowReplies | Failure::NoReply => true,
-            Failure::TooManyUnanswered | Failure::MaxHold | Failure::Closed => false,
+            Failure::TooManyUnanswered
+            | Failure::MaxHold
+            | Failure::Closed
+            | Failure::MaybeDone => false,
         }
     }
 }
@@ -324,6 +342,12 @@ impl fmt::Display for LinkFault {
                 "the peer's bytes are not RESP; check address and port"
             }
             LinkFault::Handshake(error) => return error.fmt(f),
+            LinkFault::Unfit(Unfit::Evicts) => {
+                "the server deletes locks when its memory is full; set its maxmemory-policy to noeviction, or maxmemory to 0"
+            }
+            LinkFault::Unfit(Unfit::Unseen) => {
+                "the server does not let this user see whether it deletes locks when its memory is full; permit INFO"
+            }
         })
     }
 }
@@ -338,6 +362,9 @@ impl fmt::Display for Failure {
             Failure::NoReply => "no reply in time",
             Failure::MaxHold => "max_hold leaves no room for another renewal",
             Failure::Closed => "the client was closed",
+            Failure::MaybeDone => {
+                "the command may have been carried out or not, its answer did not come; inspect the name before sending it again"
+            }
         })
     }
 }

@@ -11,6 +11,7 @@
 //! | [`resp`] | the codec of RESP2 and RESP3; no allocation |
 //! | [`names`] | keys and values on the server |
 //! | [`leases`] | many leases: table, deadlines, local queue; any store executes their operations |
+//! | [`ask`] | questions that belong to no lease: inspect, list, remove by force |
 //! | [`conn`] | one connection: handshake, replies in order, pushes |
 //! | [`plan`] | operation to command, reply to outcome: the only place that knows Redis commands |
 //! | [`mux`] | the three composed: many leases on one connection |
@@ -28,6 +29,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+#[cfg(feature = "alloc")]
+pub mod ask;
 pub mod config;
 #[cfg(feature = "alloc")]
 pub mod conn;

@@ -34,8 +34,8 @@
 //!         Output::Connect => mux.handle_connected(now),
 //!         Output::Disconnect => {}
 //!         Output::Transmit(bytes) => {
-//!             // A server of two answers.
-//!             let reply: &[u8] = if bytes.starts_with(b"*2\r\n$5\r\nHELLO") { b"%1\r\n+proto\r\n:3\r\n" } else { b"_\r\n" };
+//!             // A server of a few answers: to the greeting; to CLIENT TRACKING, SET and PTTL.
+//!             let reply: &[u8] = if bytes.starts_with(b"*2\r\n$5\r\nHELLO") { b"%1\r\n+proto\r\n:3\r\n" } else { b"+OK\r\n_\r\n:30000\r\n" };
 //!             let n = bytes.len();
 //!             mux.transmitted(now, n);
 //!             mux.recv_space()[..reply.len()].copy_from_slice(reply);
@@ -50,27 +50,35 @@
 //! # Ok::<(), tenure_core::error::ConfigError>(())
 //! ```
 
+mod asking;
+mod checks;
+mod link;
 #[cfg(test)]
 mod tests;
 
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::fmt;
 use core::time::Duration;
 
+use crate::ask::{Answer, Asks};
 use crate::config::{POLL_LIMIT, REPLY_LIMIT};
-use crate::conn::{Conn, ConnConfig, Incoming, Orphan, ServerInfo};
+use crate::conn::{Conn, ConnConfig, Incoming, Orphan, Reply, ServerInfo};
 use crate::error::{ConfigError, Failure, LinkFault, ServerError};
 use crate::leases::{self, LeaseId, Leases, Request};
 use crate::names::{Names, escape_text};
 use crate::plan::{Call, Dialect, Partial};
-use crate::resp::{Value, encode_to};
+use crate::resp::encode_to;
 use crate::rng::Rng;
 use crate::time::{Deadline, Reason, Tick};
+use asking::Tag;
+use checks::Checks;
+pub use link::{LinkEvent, Unwatched};
+use link::{take_push, tell_unwatched};
 
 /// While so many bytes wait for the transport, operations stay typed: they can still be withdrawn.
 const ENCODE_AHEAD: usize = 16 * 1024;
+/// The longest frame that is accepted: a page of the longest names fits.
+const MAX_FRAME: usize = 256 * 1024;
 /// The delay before a reconnect: the first bound, doubled up to the last.
 const RECONNECT_FIRST: Duration = Duration::from_millis(10);
 const RECONNECT_LAST: Duration = Duration::from_secs(1);
@@ -94,19 +102,28 @@ pub struct MuxConfig {
     pub watch: bool,
     /// The longest delay between two attempts of a waiter that the server wakes, [`POLL_LIMIT`].
     pub poll_limit: Duration,
+    /// Whether to look for what about the server endangers locks, to be told as [`LinkEvent::Risk`]; false.
+    pub check: bool,
+    /// Whether to grant nothing on a server that deletes locks when its memory is full, or does not let one see whether it
+    /// does: it is as good as not there, and every wait ends with [`LinkFault::Unfit`]; false.
+    pub strict: bool,
 }
 
 impl MuxConfig {
     /// The defaults, for a server without a password.
     pub fn new(names: Names) -> MuxConfig {
+        let mut conn = ConnConfig::default();
+        conn.limits.frame = MAX_FRAME;
         MuxConfig {
             names,
-            conn: ConnConfig::default(),
+            conn,
             connect_limit: CONNECT_LIMIT,
             reply_limit: REPLY_LIMIT,
             reconnect_limit: RECONNECT_LAST,
             watch: true,
             poll_limit: POLL_LIMIT,
+            check: false,
+            strict: false,
         }
     }
 }
@@ -117,6 +134,8 @@ impl MuxConfig {
 pub enum Output<'a> {
     /// Tell the caller or holder.
     Lease(leases::Event),
+    /// Tell whoever asked.
+    Answer(Answer),
     /// Tell whoever watches.
     Link(LinkEvent),
     /// Abort the transport, or the dial under way: abortively, so that nothing of it arrives later.
@@ -127,55 +146,6 @@ pub enum Output<'a> {
     Transmit(&'a [u8]),
     /// Nothing to do before the deadline or the next input.
     Idle(Deadline),
-}
-
-/// Something about the connection that is worth a log line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LinkEvent {
-    /// Connected, the handshake is done.
-    Up(ServerInfo),
-    /// The connection was lost.
-    Down(LinkFault),
-    /// The server does not tell when a name gets free: waiters ask again and again. Told once for as long as it stays so.
-    Unwatched(Unwatched),
-    /// A try to connect failed.
-    Failed {
-        /// Why.
-        fault: LinkFault,
-        /// The error reply, escaped.
-        text: Option<Box<str>>,
-    },
-}
-
-/// Why a server does not tell when a name gets free.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Unwatched {
-    /// It does not speak RESP3.
-    Protocol,
-    /// It refused, with this text, escaped.
-    Refused(Box<str>),
-    /// The user may not read the keys, or not ask for their TTL.
-    NoPermission,
-    /// It said that it would, and then a name was found free without a word of it: something between it and here keeps
-    /// what it tells.
-    Missed,
-}
-
-impl fmt::Display for Unwatched {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Unwatched::Protocol => f.write_str("the server does not speak RESP3"),
-            Unwatched::Refused(text) => write!(f, "the server refused CLIENT TRACKING: {text}"),
-            Unwatched::NoPermission => {
-                f.write_str("the user may not read the keys, or not use PTTL")
-            }
-            Unwatched::Missed => {
-                f.write_str("a name was found free of which nothing was told; is there a proxy?")
-            }
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,8 +161,10 @@ enum Link {
 #[derive(Debug)]
 pub struct Mux {
     config: MuxConfig,
-    conn: Conn<Call>,
+    conn: Conn<Tag>,
     leases: Leases,
+    asks: Asks,
+    checks: Checks,
     dialect: Dialect,
     link: Link,
     link_events: VecDeque<LinkEvent>,
@@ -216,6 +188,11 @@ impl Mux {
             leases: Leases::new(config.names.clone(), seed)
                 .with_limits(config.connect_limit, config.reply_limit)
                 .with_poll_limit(config.poll_limit),
+            asks: Asks::new(
+                config.names.clone(),
+                config.connect_limit + config.reply_limit,
+            ),
+            checks: Checks::default(),
             config,
             dialect: Dialect::of(&ServerInfo::default()),
             link: Link::Down(Tick::ZERO),
@@ -260,6 +237,7 @@ impl Mux {
             Link::Up => self.conn.deadline(),
         };
         link.or_earlier(self.leases.timer())
+            .or_earlier(self.asks.timer())
     }
 
     // ---- requests ----
@@ -297,11 +275,12 @@ impl Mux {
         self.purge(now);
     }
 
-    /// Every request fails, every hold is told, and what is left to clear goes on until
+    /// Every request and question fails, every hold is told, and what is left to clear goes on until
     /// [`is_finished`](Mux::is_finished).
     pub fn close(&mut self, now: Tick) {
         self.leases.close(now);
         self.purge(now);
+        self.close_asks();
     }
 
     // ---- inputs ----
@@ -341,11 +320,17 @@ impl Mux {
         again.drain(..).for_each(|call| self.submit(call));
         self.again = again;
         self.purge(now);
+        let mut why = Vec::new();
+        if fault.is_none() {
+            if let Some((unfit, text)) = self.checks.take_unfit() {
+                (fault, why) = (Some(unfit), text);
+            }
+        }
         if core::mem::take(&mut self.retire) {
             fault = fault.or(Some(LinkFault::Retired));
         }
         if let Some(fault) = fault {
-            self.fault(now, fault, true);
+            self.fault_for(now, fault, true, &why);
         }
     }
 
@@ -364,6 +349,7 @@ impl Mux {
         }
         self.leases.handle_timeout(now);
         self.purge(now);
+        self.end_overdue_asks(now);
     }
 
     // ---- output ----
@@ -372,6 +358,9 @@ impl Mux {
     pub fn poll_output(&mut self, now: Tick) -> Output<'_> {
         if let Some(event) = self.leases.poll_event() {
             return Output::Lease(event);
+        }
+        if let Some(answer) = self.asks.poll_answer() {
+            return Output::Answer(answer);
         }
         if let Some(event) = self.link_events.pop_front() {
             return Output::Link(event);
@@ -400,6 +389,7 @@ impl Mux {
         loop {
             match self.conn.poll() {
                 Ok(None) => return None,
+                Ok(Some(Incoming::Ready(info))) if self.config.strict => self.vet(info),
                 Ok(Some(Incoming::Ready(info))) => self.up(now, info),
                 Ok(Some(Incoming::Watched(refused))) => {
                     self.dialect.set_watched(refused.is_none());
@@ -414,28 +404,45 @@ impl Mux {
                     }
                 }
                 Ok(Some(Incoming::Reply(reply))) => {
-                    if let Some(text) = reply.value.error() {
-                        self.retire |= ServerError::of(text) == ServerError::ReadOnly;
-                    } else {
+                    let error = reply.value.error().map(ServerError::of);
+                    self.retire |= error == Some(ServerError::ReadOnly);
+                    if error.is_none() && self.link == Link::Up {
                         self.failures = 0;
                     }
-                    let watching = self.dialect.is_watching();
-                    self.again.extend(Call::handle_reply(
-                        &reply,
-                        now,
-                        &mut self.leases,
-                        &mut self.dialect,
-                        &mut self.partial,
-                    ));
-                    let why = if self.leases.take_missed() {
-                        Some(Unwatched::Missed)
-                    } else {
-                        let ended = watching && !self.dialect.is_watching();
-                        ended.then_some(Unwatched::NoPermission)
-                    };
-                    if let Some(why) = why {
-                        self.dialect.set_watched(false);
-                        tell_unwatched(&mut self.unwatched, &mut self.link_events, why);
+                    match reply.tag {
+                        Tag::Lease(call) => {
+                            let watching = self.dialect.is_watching();
+                            self.again.extend(Call::handle_reply(
+                                &with(call, &reply),
+                                now,
+                                &mut self.leases,
+                                &mut self.dialect,
+                                &mut self.partial,
+                            ));
+                            let why = if self.leases.take_missed() {
+                                Some(Unwatched::Missed)
+                            } else {
+                                let ended = watching && !self.dialect.is_watching();
+                                ended.then_some(Unwatched::NoPermission)
+                            };
+                            if let Some(why) = why {
+                                self.dialect.set_watched(false);
+                                tell_unwatched(&mut self.unwatched, &mut self.link_events, why);
+                            }
+                        }
+                        Tag::Ask(probe) => asking::take_reply(
+                            &with(probe, &reply),
+                            now,
+                            &mut self.asks,
+                            &mut self.leases,
+                            &mut self.dialect,
+                        ),
+                        Tag::Check(info) => {
+                            let (events, text) = (&mut self.link_events, &reply.value);
+                            if let Some(info) = self.checks.take_reply(info, text, events) {
+                                self.up(now, info);
+                            }
+                        }
                     }
                 }
                 Err(fault) => return Some(fault),
@@ -446,10 +453,11 @@ impl Mux {
     /// Turns operations into bytes as late as possible: what is not bytes yet can be withdrawn.
     fn encode(&mut self, now: Tick) {
         while self.conn.unsent() < ENCODE_AHEAD {
-            let Some(op) = self.leases.poll_op(now) else {
+            if let Some(op) = self.leases.poll_op(now) {
+                self.submit(Call::new(&self.dialect, op));
+            } else if !self.submit_probe() && !self.submit_check() {
                 break;
-            };
-            self.submit(Call::new(&self.dialect, op));
+            }
         }
     }
 
@@ -460,7 +468,7 @@ impl Mux {
         let limit = lease.reply_limit(call.op.kind).min(self.config.reply_limit);
         let replies = call.replies(&self.leases);
         if self.conn.is_ready() && replies > 0 {
-            self.conn.submit(call, replies, limit, |out| {
+            self.conn.submit(Tag::Lease(call), replies, limit, |out| {
                 call.commands(&self.leases, |args| encode_to(args, out));
             });
         }
@@ -471,7 +479,7 @@ impl Mux {
         while let Some(op) = self.leases.poll_superseded() {
             let unsent = self
                 .conn
-                .purge(|call| call.op.id == op.id && call.op.seq == op.seq);
+                .purge(|tag| matches!(tag, Tag::Lease(call) if call.op.id == op.id && call.op.seq == op.seq));
             if unsent {
                 self.leases.handle_purged(now, op);
             }
@@ -489,7 +497,9 @@ impl Mux {
             let why = Unwatched::Protocol;
             tell_unwatched(&mut self.unwatched, &mut self.link_events, why);
         }
+        self.checks.begin(self.config.check);
         self.leases.handle_link_up(now);
+        self.asks.handle_link_up();
     }
 
     /// The connection, or the try to have one, is over.
@@ -501,11 +511,15 @@ impl Mux {
     fn fault_for(&mut self, now: Tick, fault: LinkFault, abort: bool, why: &[u8]) {
         let was_up = self.link == Link::Up;
         let failure = Failure::Link(fault);
-        let (leases, partial) = (&mut self.leases, &mut self.partial);
-        self.conn.end(|orphan: Orphan<Call>| {
-            let call = orphan.tag;
-            call.handle_no_reply(now, leases, partial, orphan.maybe_executed, failure);
+        let (leases, asks, partial) = (&mut self.leases, &mut self.asks, &mut self.partial);
+        self.conn.end(|orphan: Orphan<Tag>| match orphan.tag {
+            Tag::Lease(call) => {
+                call.handle_no_reply(now, leases, partial, orphan.maybe_executed, failure);
+            }
+            Tag::Ask(probe) => probe.handle_no_reply(asks, orphan.maybe_executed, fault),
+            Tag::Check(_) => {}
         });
+        self.checks.end();
         self.partial = Partial::default();
         self.retire = false;
         self.disconnect |= abort;
@@ -521,11 +535,12 @@ impl Mux {
             self.link_events
                 .push_back(LinkEvent::Failed { fault, text });
         }
+        let text = match self.conn.fault_text() {
+            [] => why,
+            said => said,
+        };
+        self.asks.handle_link_failed(failure, text);
         if !was_up || !fault.waiting_may_cure() {
-            let text = match self.conn.fault_text() {
-                [] => why,
-                said => said,
-            };
             self.leases.handle_link_failed(now, failure, text);
         }
         self.link = Link::Down(now + self.reconnect_delay());
@@ -547,27 +562,12 @@ impl Mux {
     }
 }
 
-/// Why a server tells nothing is told once for as long as it stays so.
-fn tell_unwatched(told: &mut Option<Unwatched>, events: &mut VecDeque<LinkEvent>, why: Unwatched) {
-    if told.as_ref() != Some(&why) {
-        *told = Some(why.clone());
-        events.push_back(LinkEvent::Unwatched(why));
+/// The same reply, for what is behind its tag.
+fn with<'a, T>(tag: T, reply: &Reply<'a, Tag>) -> Reply<'a, T> {
+    Reply {
+        tag,
+        value: reply.value,
+        handed_out: reply.handed_out,
+        more: reply.more,
     }
-}
-
-/// `invalidate` with the keys that have changed, or with a null: all of them have. False for any other push.
-fn take_push(push: &Value<'_>, now: Tick, leases: &mut Leases) -> bool {
-    let mut items = push.as_items().into_iter().flat_map(|items| items.iter());
-    if items.next().and_then(|kind| kind.as_bytes()) != Some(b"invalidate") {
-        return false;
-    }
-    match items.next() {
-        Some(Value::Null) => leases.handle_all_changed(now),
-        Some(Value::Array(keys)) => {
-            let keys = keys.iter().filter_map(|key| key.as_bytes());
-            keys.for_each(|key| leases.handle_changed(now, key));
-        }
-        _ => {}
-    }
-    true
 }

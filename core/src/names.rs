@@ -98,6 +98,55 @@ impl Names {
         Ok(())
     }
 
+    /// The name whose key this is; `None` for a helper key, and for any other that no name has.
+    ///
+    /// ```
+    /// use tenure_core::names::Names;
+    ///
+    /// let names = Names::new("lock:", "me")?;
+    /// assert_eq!(names.name_of(b"lock:order:%7B42%7D").as_deref(), Some(&b"order:{42}"[..]));
+    /// assert_eq!(names.name_of(&names.helper_key(b"lock:a", "forced")), None);
+    /// # Ok::<(), tenure_core::error::ConfigError>(())
+    /// ```
+    pub fn name_of(&self, key: &[u8]) -> Option<Vec<u8>> {
+        let escaped = key.strip_prefix(self.prefix.as_bytes())?;
+        let name = match self.plain {
+            true if self.is_helper(escaped) => return None,
+            true => escaped.to_vec(),
+            false => unescape(escaped)?,
+        };
+        (1..=MAX_NAME).contains(&name.len()).then_some(name)
+    }
+
+    /// Writes a glob pattern for the keys of all names that begin with `start` into `pattern`, which is cleared first.
+    /// It matches other keys as well: ask [`name_of`](Names::name_of).
+    ///
+    /// # Errors
+    /// [`ConfigError::Name`] for a beginning of more than 1,024 bytes. An empty one is that of every name.
+    pub fn pattern_into(&self, start: &[u8], pattern: &mut Vec<u8>) -> Result<(), ConfigError> {
+        let mut key = Vec::new();
+        match start {
+            [] => key.extend_from_slice(self.prefix.as_bytes()),
+            start => self.key_into(start, &mut key)?,
+        }
+        pattern.clear();
+        for byte in key {
+            if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\') {
+                pattern.push(b'\\');
+            }
+            pattern.push(byte);
+        }
+        pattern.push(b'*');
+        Ok(())
+    }
+
+    /// Whether what follows the prefix is that of a helper key, where names are written raw.
+    fn is_helper(&self, rest: &[u8]) -> bool {
+        let inner = rest.strip_prefix(b"{");
+        let inner = inner.and_then(|inner| inner.strip_suffix(b"}:forced"));
+        inner.is_some_and(|key| key.starts_with(self.prefix.as_bytes()))
+    }
+
     /// A helper key of `key`: same prefix, same slot of a cluster, and no name has it for its key.
     pub fn helper_key(&self, key: &[u8], suffix: &str) -> Vec<u8> {
         let parts = [self.prefix.as_bytes(), b"{", key, b"}:", suffix.as_bytes()];
@@ -187,6 +236,19 @@ impl Value {
         Parsed::of(value).map(|parsed| parsed.label)
     }
 
+    /// When a value read from a server was asked for, in ms of Unix time: for people. `None` for a foreign value.
+    ///
+    /// ```
+    /// use tenure_core::names::Value;
+    ///
+    /// let value = Value::new("me", 1_700_000_000_000, &[0xab; 16], 3);
+    /// assert_eq!(Value::since_ms_of(value.as_bytes()), Some(1_700_000_000_000));
+    /// assert_eq!(Value::since_ms_of(b"somebody else's"), None);
+    /// ```
+    pub fn since_ms_of(value: &[u8]) -> Option<u64> {
+        Parsed::of(value)?.since.parse().ok()
+    }
+
     /// The attempt in a value read from a server, if it has the form of ours.
     pub(crate) fn attempt_of(value: &[u8]) -> Option<u32> {
         Parsed::of(value).map(|parsed| parsed.attempt)
@@ -223,6 +285,7 @@ impl fmt::Debug for Value {
 }
 
 struct Parsed<'a> {
+    since: &'a str,
     label: &'a str,
     attempt: u32,
 }
@@ -246,6 +309,7 @@ impl<'a> Parsed<'a> {
             return None;
         }
         Some(Parsed {
+            since,
             label,
             attempt: attempt.parse().ok()?,
         })
@@ -286,6 +350,24 @@ pub fn escape_text(text: &[u8], most: usize) -> String {
         shown.push_str("...");
     }
     shown
+}
+
+/// The name that was escaped to this; `None` if no name is.
+fn unescape(escaped: &[u8]) -> Option<Vec<u8>> {
+    let mut name = Vec::with_capacity(escaped.len());
+    let mut rest = escaped;
+    while let Some((byte, behind)) = rest.split_first() {
+        let (plain, behind) = match (byte, behind) {
+            (b'%', [b'2', b'5', behind @ ..]) => (b'%', behind),
+            (b'%', [b'7', b'B', behind @ ..]) => (b'{', behind),
+            (b'%', [b'7', b'D', behind @ ..]) => (b'}', behind),
+            (b'%' | b'{' | b'}', _) => return None,
+            (other, behind) => (*other, behind),
+        };
+        name.push(plain);
+        rest = behind;
+    }
+    Some(name)
 }
 
 fn escape_with(bytes: &[u8], most: usize, shown: impl Fn(u8) -> bool) -> String {
@@ -349,6 +431,39 @@ mod tests {
             keys.insert(key.clone());
         }
         assert_eq!(keys.len(), all.len());
+    }
+
+    #[test]
+    fn a_key_gives_its_name_back_and_nothing_else_is_a_name() {
+        let names = Names::new("lock:", "me").unwrap();
+        let mut key = Vec::new();
+        for name in ["a", "{a}", "%7Ba%7D", "a*?[x]\\", "\0\u{ff}"] {
+            names.key_into(name.as_bytes(), &mut key).unwrap();
+            assert_eq!(names.name_of(&key).as_deref(), Some(name.as_bytes()));
+            assert_eq!(names.name_of(&names.helper_key(&key, "forced")), None);
+        }
+        for other in [
+            "lock:", "lock:a%", "lock:a%2", "lock:%7b", "lock:{a", "other:a",
+        ] {
+            assert_eq!(names.name_of(other.as_bytes()), None, "{other}");
+        }
+        let long = [&b"lock:"[..], &[b'x'; MAX_NAME + 1]].concat();
+        assert_eq!(names.name_of(&long), None);
+        let plain = Names::new("lock:", "me").unwrap().plain_keys();
+        assert_eq!(plain.name_of(b"lock:{a}%"), Some(b"{a}%".to_vec()));
+        assert_eq!(plain.name_of(b"lock:{lock:a}:forced"), None);
+    }
+
+    #[test]
+    fn a_pattern_means_what_it_says() {
+        let names = Names::new("a*b:", "me").unwrap();
+        let mut pattern = Vec::new();
+        names.pattern_into(b"", &mut pattern).unwrap();
+        assert_eq!(pattern, b"a\\*b:*");
+        names.pattern_into(b"[x]?\\{", &mut pattern).unwrap();
+        assert_eq!(pattern, b"a\\*b:\\[x\\]\\?\\\\%7B*");
+        let long = [b'x'; MAX_NAME + 1];
+        assert!(names.pattern_into(&long, &mut pattern).is_err());
     }
 
     #[test]

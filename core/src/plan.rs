@@ -19,6 +19,8 @@
 //! it the replies. [`mux`](crate::mux) does the same on a connection that it reads and writes by itself.
 
 mod call;
+mod info;
+mod probe;
 
 use core::time::Duration;
 
@@ -30,6 +32,8 @@ use crate::names::Value as LeaseValue;
 use crate::resp::{Arg, Value};
 use crate::time::Tick;
 pub use call::Call;
+pub use info::{Info, Risk};
+pub use probe::Probe;
 
 /// A script: its text, and the SHA-1 of it by which servers know it.
 #[derive(Debug)]
@@ -62,6 +66,22 @@ pub const CLEAR: Script = Script {
 if type(v)=='table' then if v.err and string.find(v.err,'WRONGTYPE',1,true) then return 0 end return v end \
 if v==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0",
     sha: "c38fe9c96246fd48f9b53f130526fcb182c75c22",
+};
+
+/// Delete whatever is there, and leave a note of who did it if it was a lock: its value in the helper key, for as long as its
+/// holder could go on, a minute at least. Answers the value of a lock, and of anything else only what it was: 0 for nothing, 1
+/// for a string, 2 for another type. Deleting comes first: of an error nothing has come, and a server that is full takes
+/// the note then. A user who may not write it removes without it.
+pub const REMOVE: Script = Script {
+    text: "local v=redis.pcall('GET',KEYS[1]) local other=false \
+if type(v)=='table' then if v.err and string.find(v.err,'WRONGTYPE',1,true) then other=true else return v end end \
+if not v then return 0 end \
+local ttl=redis.call('PTTL',KEYS[1]) redis.call('DEL',KEYS[1]) \
+if other then return 2 end \
+if string.sub(v,1,4)~='tn1:' or string.len(v)>256 then return 1 end \
+ttl=math.min(math.max(ttl,60000),2592000000) \
+redis.pcall('SET',KEYS[2],ARGV[1]..'.'..v,'PX',string.format('%d',ttl)) return v",
+    sha: "ae6d4a79c809cbe9e59012386e69aec8f0b51575",
 };
 
 /// How an operation is put to the server.
@@ -134,6 +154,7 @@ struct Known {
     renew: bool,
     adopt: bool,
     clear: bool,
+    remove: bool,
 }
 
 /// What a reply leads to.

@@ -83,6 +83,7 @@ impl World {
                     }
                 }
                 Output::Link(_) => {}
+                Output::Answer(_) => {}
                 Output::Disconnect => panic!("no reason to"),
                 Output::Idle(_) => break,
             }

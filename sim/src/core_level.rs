@@ -246,6 +246,7 @@ impl Play {
         loop {
             match self.nodes[node].machine.poll(now) {
                 Output::Lease(event) => self.told(node, event.id, &event.notice),
+                Output::Answer(_) => {}
                 Output::Link(event) => self.note(|| format!("node {node} link {event:?}")),
                 Output::Disconnect => self.abort(node),
                 Output::Connect => self.nodes[node].dialling = true,

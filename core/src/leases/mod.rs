@@ -263,6 +263,11 @@ impl Leases {
         self.slots.len() - self.free.len()
     }
 
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// Whether it was closed, and every lease is over and cleared.
     pub fn is_finished(&self) -> bool {
         self.closed && self.is_empty()

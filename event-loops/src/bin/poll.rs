@@ -128,6 +128,7 @@ impl OneLease {
                     }
                 }
                 Output::Lease(event) => self.tell(&event.notice),
+                Output::Answer(answer) => eprintln!("{answer:?}"),
                 Output::Link(event) => eprintln!("{event:?}"),
             }
         }

@@ -194,6 +194,7 @@ impl Many {
                     Notice::Lost { .. } => self.lost += 1,
                     notice => return Err(io::Error::other(format!("{notice:?}"))),
                 },
+                Output::Answer(answer) => eprintln!("{answer:?}"),
                 Output::Link(event) => eprintln!("{event:?}"),
             }
         }

@@ -314,8 +314,9 @@ fn a_key_of_another_type_is_never_touched() {
 
 #[test]
 fn the_scripts_are_known_by_their_sha() {
+    use crate::plan::{ADOPT, CLEAR, REMOVE, RENEW};
     use sha1::{Digest, Sha1};
-    for script in [crate::plan::RENEW, crate::plan::ADOPT, crate::plan::CLEAR] {
+    for script in [RENEW, ADOPT, CLEAR, REMOVE] {
         let digest = Sha1::digest(script.text.as_bytes());
         let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, script.sha, "{}", script.text);

@@ -1,5 +1,7 @@
 //! The machine against a server in memory, and against bytes that nobody should send.
 
+mod asking;
+mod checks;
 mod dialects;
 mod endings;
 mod outages;

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::server::Server;
 use super::world::{Dial, Manner, World, ms, terms};
+use crate::ask::{AskId, Question};
 use crate::config::{LeaseConfig, Wait};
 use crate::leases::{LeaseId, Notice, Request};
 use crate::mux::{Mux, MuxConfig, Output};
@@ -31,6 +32,9 @@ const REPLIES: &[&[u8]] = &[
     b"-WRONGTYPE no\r\n",
     b">2\r\n+invalidate\r\n_\r\n",
     b"*2\r\n:1\r\n",
+    b"*2\r\n$1\r\n7\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n",
+    b"*2\r\n$1\r\n0\r\n*0\r\n",
+    b"$37\r\nmaxmemory:1\r\nmaxmemory_policy:x-lru\r\n",
     b"HTTP/1.1 200\r\n",
 ];
 
@@ -57,8 +61,11 @@ proptest! {
 
     /// No bytes, no times and no order of calls make it panic, and everything has one end.
     #[test]
-    fn nothing_makes_it_panic(steps in prop::collection::vec((0u8..20, any::<u32>()), 0..200)) {
-        let mut mux = Mux::new(MuxConfig::new(Names::new("", "me").unwrap()), 1);
+    fn nothing_makes_it_panic(steps in prop::collection::vec((0u8..22, any::<u32>()), 0..200), check: bool, strict: bool) {
+        let mut config = MuxConfig::new(Names::new("", "me").unwrap());
+        (config.check, config.strict) = (check, strict);
+        let mut mux = Mux::new(config, 1);
+        let (mut asks, mut answered): (Vec<AskId>, Vec<AskId>) = (Vec::new(), Vec::new());
         let mut now = Tick::ZERO;
         let (mut ids, mut told): (Vec<LeaseId>, Vec<(LeaseId, Notice)>) = (Vec::new(), Vec::new());
         for (kind, arg) in steps {
@@ -96,9 +103,26 @@ proptest! {
                 16 if arg % 300 == 0 => now = Tick::MAX,
                 17 => mux.handle_timeout(now),
                 18 => mux.transmitted(now, arg as usize % 100),
+                19 => {
+                    let name = [b'a' + (arg % 4) as u8];
+                    let question = match arg % 3 {
+                        0 => Question::Inspect { name: &name },
+                        1 => Question::Remove { name: &name },
+                        _ => Question::List { start: &name[1..], limit: arg as usize % 5 },
+                    };
+                    asks.push(mux.ask(now, &question).unwrap());
+                }
+                20 if arg % 4 == 0 => if let Some(id) = asks.get(arg as usize / 4 % asks.len().max(1)) {
+                    mux.forget(*id);
+                    answered.push(*id);
+                },
                 _ => for _ in 0..100 {
                     match mux.poll_output(now) {
                         Output::Lease(event) => told.push((event.id, event.notice)),
+                        Output::Answer(answer) => {
+                            assert!(!answered.contains(&answer.id));
+                            answered.push(answer.id);
+                        }
                         Output::Transmit(bytes) => {
                             let n = bytes.len().min(1 + arg as usize % 200);
                             mux.transmitted(now, n);

@@ -39,6 +39,9 @@ pub(super) struct Server {
     pub(super) watched: BTreeSet<Vec<u8>>,
     /// by these bytes, which are still to be sent.
     pub(super) pushes: Vec<u8>,
+    /// What `INFO` says of a section; an error reply where it begins so.
+    pub(super) memory: &'static str,
+    pub(super) persistence: &'static str,
     /// This key vanishes right after the next command of this verb.
     pub(super) vanishes_after: Option<(&'static str, &'static str)>,
     /// Every command that was executed, its arguments joined by blanks.
@@ -63,6 +66,8 @@ impl Server {
             watches: false,
             watched: BTreeSet::new(),
             pushes: Vec::new(),
+            memory: "maxmemory:0\r\nmaxmemory_policy:noeviction\r\n",
+            persistence: "aof_enabled:1\r\n",
             vanishes_after: None,
             log: Vec::new(),
         }
@@ -158,7 +163,7 @@ impl Server {
         self.meddle(|server| reply = server.execute(now, args));
         bytes.extend(reply);
         bytes.extend(core::mem::take(&mut self.pushes));
-        if self.watches && matches!(&args[0][..], b"GET" | b"PTTL") && self.may_read {
+        if self.watches && matches!(&args[0][..], b"GET" | b"GETRANGE" | b"PTTL") && self.may_read {
             self.watched.insert(args[1].clone());
         }
         if let Some((_, key)) = self
@@ -214,6 +219,23 @@ impl Server {
                 Some((Stored::Text(text), _)) => bulk(text),
                 Some(_) => error_reply("WRONGTYPE Operation against a key"),
             },
+            "GETRANGE" if !self.may_read => error_reply("NOPERM no"),
+            "GETRANGE" => match self.keys.get(&arg(1)) {
+                None => bulk(b""),
+                Some((Stored::Text(text), _)) => bulk(&text[..text.len().min(256)]),
+                Some(_) => error_reply("WRONGTYPE Operation against a key"),
+            },
+            "SCAN" => self.scan(words[1], &arg(3), words[5]),
+            "INFO" => {
+                let text = match words[1] {
+                    "memory" => self.memory,
+                    _ => self.persistence,
+                };
+                match text.strip_prefix('-') {
+                    Some(error) => error_reply(error),
+                    None => bulk(text.as_bytes()),
+                }
+            }
             "PTTL" if !self.may_read => error_reply("NOPERM no"),
             "PTTL" => match self.keys.get(&arg(1)) {
                 None => int(-2),
@@ -234,7 +256,7 @@ impl Server {
             }
             "EVALSHA" if !self.cached.contains(words[1]) => error_reply("NOSCRIPT No matching script"),
             "EVAL" | "EVALSHA" => {
-                let script = [plan::RENEW, plan::ADOPT, plan::CLEAR]
+                let script = [plan::RENEW, plan::ADOPT, plan::CLEAR, plan::REMOVE]
                     .into_iter()
                     .find(|script| words[1] == script.text || words[1] == script.sha)
                     .expect("a known script");
@@ -291,9 +313,48 @@ impl Server {
         }
     }
 
+    /// Some keys twice, and in an order of its own.
+    fn scan(&self, cursor: &str, pattern: &[u8], count: &str) -> Vec<u8> {
+        let (from, count): (usize, usize) = (cursor.parse().unwrap(), count.parse().unwrap());
+        let mut keys: Vec<&Vec<u8>> = self.keys.keys().collect();
+        keys.sort_by_key(|key| key.iter().rev().collect::<Vec<_>>());
+        let next = match from + count {
+            next if next < keys.len() => next.to_string(),
+            _ => "0".to_string(),
+        };
+        let page = keys.iter().skip(from.saturating_sub(2)).take(count + 2);
+        let page: Vec<Vec<u8>> = page
+            .filter(|key| matches(key, pattern))
+            .map(|key| bulk(key))
+            .collect();
+        let mut reply = b"*2\r\n".to_vec();
+        reply.extend(bulk(next.as_bytes()));
+        reply.extend(format!("*{}\r\n", page.len()).into_bytes());
+        reply.extend(page.concat());
+        reply
+    }
+
+    fn take_by_force(&mut self, now: u64, key: &[u8], helper: &[u8], by: &[u8]) -> Vec<u8> {
+        match self.keys.remove(key) {
+            None => int(0),
+            Some((Stored::List, _)) => int(2),
+            Some((Stored::Text(text), _)) if !text.starts_with(b"tn1:") => int(1),
+            Some((Stored::Text(text), until)) => {
+                let note = [by, b".", &text].concat();
+                let until = until.unwrap_or(0).max(now + 60_000_000);
+                self.keys
+                    .insert(helper.to_vec(), (Stored::Text(note), Some(until)));
+                bulk(&text)
+            }
+        }
+    }
+
     fn script(&mut self, now: u64, sha: &str, key: &[u8], argv: &[Vec<u8>]) -> Vec<u8> {
         if !self.may_read {
             return error_reply("NOPERM no");
+        }
+        if sha == plan::REMOVE.sha {
+            return self.take_by_force(now, key, &argv[0], &argv[1]);
         }
         let old = match self.keys.get(key) {
             None => None,
@@ -337,6 +398,21 @@ impl Server {
             None => b"$-1\r\n".to_vec(),
         }
     }
+}
+
+/// As much of a glob as is needed here: `\` before a character, and one `*` at the end.
+fn matches(key: &[u8], pattern: &[u8]) -> bool {
+    let mut plain = Vec::new();
+    let mut rest = pattern.iter();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'\\' => plain.extend(rest.next()),
+            b'*' => break,
+            other => plain.push(*other),
+        }
+    }
+    assert_eq!(rest.next(), None);
+    key.starts_with(&plain)
 }
 
 pub(super) fn bulk(bytes: &[u8]) -> Vec<u8> {

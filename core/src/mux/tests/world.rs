@@ -6,8 +6,9 @@ use std::string::String;
 use std::vec::Vec;
 
 use super::server::{Server, take_command};
+use crate::ask::{Answer, AskId, Known, Question};
 use crate::config::{LeaseConfig, Terms, Wait};
-use crate::leases::{LeaseId, Notice, Request};
+use crate::leases::{Fault, LeaseId, Notice, Request};
 use crate::mux::{LinkEvent, Mux, MuxConfig, Output};
 use crate::names::Names;
 use crate::rng::Rng;
@@ -68,6 +69,7 @@ pub(super) struct World {
     /// What was written on a connection that was given up arrives this much later all the same.
     pub(super) zombies: Option<Duration>,
     pub(super) notices: Vec<(Tick, LeaseId, Notice)>,
+    pub(super) answers: Vec<(Tick, Answer)>,
     pub(super) links: Vec<(Tick, LinkEvent)>,
     pub(super) dials: u32,
     pub(super) manner: Manner,
@@ -110,6 +112,7 @@ impl World {
             takes: usize::MAX,
             zombies: None,
             notices: Vec::new(),
+            answers: Vec::new(),
             links: Vec::new(),
             dials: 0,
             manner: Manner::Exact,
@@ -134,6 +137,20 @@ impl World {
         let id = self.mux.acquire(self.now, &request).expect("a good name");
         self.pump();
         id
+    }
+
+    pub(super) fn ask(&mut self, question: &Question<'_>) -> AskId {
+        let id = self.mux.ask(self.now, question).expect("a good name");
+        self.pump();
+        id
+    }
+
+    /// When a question was answered, and how; it must have been, once.
+    pub(super) fn answer(&self, id: AskId) -> (Tick, &Result<Known, Fault>) {
+        let mut of = self.answers.iter().filter(|(_, answer)| answer.id == id);
+        let (tick, answer) = of.next().expect("an answer");
+        assert_eq!(of.next(), None);
+        (*tick, &answer.result)
     }
 
     /// Acquires, and runs until it is held.
@@ -345,6 +362,7 @@ impl World {
         loop {
             match self.mux.poll_output(self.now) {
                 Output::Lease(event) => self.notices.push((self.now, event.id, event.notice)),
+                Output::Answer(answer) => self.answers.push((self.now, answer)),
                 Output::Link(event) => self.links.push((self.now, event)),
                 Output::Disconnect => {
                     self.dialling = None;

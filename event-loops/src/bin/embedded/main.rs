@@ -156,7 +156,7 @@ impl<B: Board> Device<B> {
                     // Lost, for one.
                     _ => self.finish(),
                 },
-                Output::Link(_) => {}
+                Output::Answer(_) | Output::Link(_) => {}
             }
         }
     }
