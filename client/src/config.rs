@@ -49,6 +49,7 @@ pub struct Config {
     reconnect_limit: Option<Duration>,
     watch: bool,
     poll_limit: Duration,
+    strict_server: bool,
     defaults: LockOptions,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -125,6 +126,7 @@ impl Config {
             reconnect_limit: None,
             watch: true,
             poll_limit: POLL_LIMIT,
+            strict_server: false,
             defaults: LockOptions::new(),
             observer: None,
         }
@@ -212,6 +214,23 @@ impl Config {
         self
     }
 
+    /// No lock on a server that deletes keys when its memory is full, or that does not let this user see whether it does:
+    /// every verb fails with [`Error::Misconfigured`], which says what to change. Without this the former is told to the
+    /// [`Observer`] as [`Event::Risk`](crate::Event::Risk), and locks are granted.
+    ///
+    /// It is looked at after each connect, with `INFO memory`, and nothing is granted before that is answered.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// let config = tenure::Config::from_url("redis://db.example")?.strict_server();
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    #[must_use]
+    pub fn strict_server(mut self) -> Config {
+        self.strict_server = true;
+        self
+    }
+
     /// The options of every request that does not set its own.
     #[must_use]
     pub fn defaults_for_locks(mut self, defaults: LockOptions) -> Config {
@@ -270,6 +289,8 @@ impl Config {
         let mut mux = MuxConfig::new(self.names()?);
         mux.watch = self.watch;
         mux.poll_limit = self.poll_limit;
+        mux.check = true;
+        mux.strict = self.strict_server;
         let target = self.target.clone().unwrap_or_default();
         mux.conn = ConnConfig {
             user: target.user.map(Into::into),
@@ -349,6 +370,7 @@ impl fmt::Debug for Config {
             .field("reconnect_limit", &self.reconnect_limit)
             .field("watch", &self.watch)
             .field("poll_limit", &self.poll_limit)
+            .field("strict_server", &self.strict_server)
             .field("defaults", &self.defaults)
             .finish_non_exhaustive()
     }

@@ -28,6 +28,9 @@ pub enum Error {
     Misconfigured(Reason),
     /// The peer does not speak the protocol: another service, TLS on a plain port or the reverse.
     Protocol(Reason),
+    /// A lock was to be released by force, and the answer did not come: it may have been or not. It is not tried again by
+    /// itself, since by now somebody else may hold the name: inspect it first.
+    MaybeDone(Reason),
     /// The lock was held and is lost.
     Lost(Lost),
     /// The lock was released or abandoned before.
@@ -104,7 +107,8 @@ impl Error {
         let reason = Reason::Failure { failure, text };
         match failure {
             Failure::Closed => Error::Closed,
-            Failure::MaxHold => Error::Misconfigured(reason),
+            Failure::MaxHold | Failure::Link(LinkFault::Unfit(_)) => Error::Misconfigured(reason),
+            Failure::MaybeDone => Error::MaybeDone(reason),
             Failure::Server(error) | Failure::Link(LinkFault::Handshake(error)) => match error {
                 ServerError::WrongPass
                 | ServerError::NoAuth
@@ -131,6 +135,7 @@ impl fmt::Display for Error {
             Error::Denied(reason) => write!(f, "the lock server denies access: {reason}"),
             Error::Misconfigured(reason) => write!(f, "misconfigured: {reason}"),
             Error::Protocol(reason) => write!(f, "the peer is no lock server: {reason}"),
+            Error::MaybeDone(reason) => write!(f, "not known: {reason}"),
             Error::Lost(lost) => write!(f, "the lock is lost: {lost}"),
             Error::NotHeld => f.write_str("the lock was released or abandoned before"),
             Error::Closed => {

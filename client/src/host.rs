@@ -6,15 +6,17 @@
 
 mod driver;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 
+use tenure_core::ask::{Answer, AskId, Question};
 use tenure_core::error::{ConfigError, Failure};
 use tenure_core::leases::{self, LeaseId, Leases, Notice, Request};
 use tenure_core::mux::LinkEvent;
 use tenure_core::time::Tick;
 
+use crate::asking::Asked;
 use crate::binding::Binding;
 use crate::config::Config;
 use crate::error::Error;
@@ -35,6 +37,8 @@ pub(crate) trait Machine: Send + 'static {
     fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError>;
     fn end(&mut self, now: Tick, id: LeaseId, how: End);
     fn renew_now(&mut self, now: Tick, id: LeaseId);
+    fn ask(&mut self, now: Tick, question: &Question<'_>) -> Result<AskId, ConfigError>;
+    fn forget(&mut self, id: AskId);
     fn close(&mut self, now: Tick);
     fn handle_timeout(&mut self, now: Tick);
     /// When the driver must run at the latest.
@@ -68,6 +72,7 @@ pub(crate) struct Arrived {
 #[derive(Debug)]
 pub(crate) enum Signal {
     Lease(leases::Event),
+    Answer(Answer),
     Link(LinkEvent),
 }
 
@@ -85,6 +90,7 @@ pub(crate) fn open<M: Machine, B: Binding>(
         state: Mutex::new(State {
             machine: machine(u64::from_le_bytes(seed))?,
             holds: Vec::new(),
+            asks: BTreeMap::new(),
             over: Vec::new(),
             signals: Vec::new(),
             driver: None,
@@ -120,6 +126,8 @@ struct State<M> {
     machine: M,
     /// The hold of each lease, by its place in the table.
     holds: Vec<Option<Arc<Hold>>>,
+    /// The questions that are not answered.
+    asks: BTreeMap<AskId, Arc<Asked>>,
     /// Holds that are over: dropped after the lock is given back, since with one may go a waker, with that a
     /// task, and with that a guard.
     over: Vec<Arc<Hold>>,
@@ -219,6 +227,11 @@ impl<M: Machine> State<M> {
         for signal in signals.drain(..) {
             match signal {
                 Signal::Lease(event) => self.lease_event(event, now, observed, wakers),
+                Signal::Answer(Answer { id, result }) => {
+                    if let Some(asked) = self.asks.remove(&id) {
+                        asked.tell(result.map_err(Error::from), wakers);
+                    }
+                }
                 Signal::Link(event) => self.link_event(event, observed, wakers),
             }
         }
@@ -472,6 +485,41 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
         let Some(id) = hold.id() else { return };
         self.0
             .change(|state, now, _| state.machine.renew_now(now, id));
+    }
+
+    fn ask(&self, question: &Question<'_>, asked: &Arc<Asked>) {
+        let refused = self.refusal().or_else(|| {
+            self.0.change(|state, now, _| {
+                if state.closed || state.gone {
+                    return Some(Error::Closed);
+                }
+                match state.machine.ask(now, question) {
+                    Ok(id) => {
+                        asked.set_id(id);
+                        state.asks.insert(id, Arc::clone(asked));
+                        None
+                    }
+                    Err(error) => Some(error.into()),
+                }
+            })
+        });
+        if let Some(error) = refused {
+            let mut wakers = Vec::new();
+            asked.tell(Err(error), &mut wakers);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn forget(&self, asked: &Asked) {
+        if self.is_copy() {
+            return;
+        }
+        let Some(id) = asked.id() else { return };
+        self.0.change(|state, _, _| {
+            if state.asks.remove(&id).is_some() {
+                state.machine.forget(id);
+            }
+        });
     }
 
     fn now(&self) -> Tick {

@@ -11,6 +11,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `locks`, `lock`, `options` | what a user touches |
+//! | `inspection` | what an operator asks: who holds a name, which names are held, whose hold was removed |
+//! | `asking` | the slot and the futures of such questions |
 //! | `hold` | the slot that a store fills and a user's futures wait on |
 //! | `store` | the seam for an engine: messages in, a slot out, no futures |
 //! | `host` | one locked machine with its holds, shared by callers and driver |
@@ -20,11 +22,13 @@
 //! | `tls` | with the feature `tls`: a stream in a stream, for every binding |
 //! | `system` | with the feature `system`: the clock and the entropy that bindings share |
 
+pub mod asking;
 pub mod binding;
 mod config;
 mod error;
 pub mod hold;
 mod host;
+mod inspection;
 mod lock;
 mod locks;
 mod memory;
@@ -41,10 +45,12 @@ mod untold;
 mod url;
 mod waiters;
 
+pub use asking::{Forcing, Inspecting, Listing};
 pub use binding::Binding;
 pub use config::Config;
 pub use error::{Error, Reason};
 pub use host::Driver;
+pub use inspection::{Inspection, Listed, Removed};
 pub use lock::{Held, Lock, Lost, Release, Released, WaitLost};
 pub use locks::{Acquiring, Attempt, Closing, Locks, Ready, Request, Trying};
 pub use memory::memory_with;
@@ -52,12 +58,14 @@ pub use observer::{Event, Observer};
 pub use options::LockOptions;
 pub use pump::{Borrowed, Pump, Room};
 pub use redis::connect_with;
+pub use tenure_core::ask::Warning;
 pub use tenure_core::config::Wait;
 pub use tenure_core::conn::{Flavour, ServerInfo};
-pub use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError};
+pub use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError, Unfit};
 pub use tenure_core::lease::Cause;
 pub use tenure_core::leases::Holder;
 pub use tenure_core::mux::Unwatched;
+pub use tenure_core::plan::Risk;
 pub use tenure_core::resp::ProtocolError;
 pub use tenure_core::time::Tick;
 #[cfg(feature = "tls")]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tenure_core::config::Wait;
 use tenure_core::leases::Holder;
 
+use crate::asking::{Forcing, Inspecting, Listing};
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::lock::{Held, Lock};
@@ -92,6 +93,80 @@ impl Locks {
             name: name.as_ref().into(),
             options: self.defaults.clone(),
         }
+    }
+
+    /// Asks who holds the name, since when and for how much longer, without touching it. `None`: nobody.
+    ///
+    /// It is what the server said a moment ago: only a lock says that one holds it now. Nothing is sent before the
+    /// first poll; dropping the future forgets the question.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// # let _lock = locks.acquire("report").await?;
+    /// match locks.inspect("report").await? {
+    ///     Some(inspection) => println!("{inspection}"),
+    ///     None => println!("free"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is no answer within connect limit and reply limit, 10 s at the defaults; at once
+    /// [`Error::Denied`] (`docs/permissions.md` lists what is needed), [`Error::Misconfigured`], [`Error::Protocol`],
+    /// [`Error::Closed`].
+    pub fn inspect(&self, name: impl AsRef<[u8]>) -> Inspecting {
+        Inspecting::new(&self.store, name.as_ref())
+    }
+
+    /// Asks which names that begin with `start` are held, and by whom: all of them for an empty one, up to 10,000
+    /// ([`Listing::limit`]).
+    ///
+    /// The server is looked through page by page, so that others are served in between, and names that are taken or freed
+    /// meanwhile may be there or not. Cancelled as [`inspect`](Locks::inspect).
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// # let _lock = locks.acquire("order:42").await?;
+    /// for (name, inspection) in locks.list("order:").await?.names {
+    ///     println!("{}: {inspection}", name.escape_ascii());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`inspect`](Locks::inspect), with [`Error::Unavailable`] when there is no progress for that long.
+    pub fn list(&self, start: impl AsRef<[u8]>) -> Listing {
+        Listing::new(&self.store, start.as_ref())
+    }
+
+    /// Frees the name, whoever holds it. For an operator who knows that the holder is gone, or must stop. `None`: it was free.
+    ///
+    /// The holder is told `Lost` with [`Cause::Forced`](crate::Cause::Forced) and the label of this client, at once where the
+    /// server wakes, at its next renewal otherwise; **until then it goes on working**, and whoever waits may have the lock
+    /// already. What is none of this library's is removed as well. Once the first byte has left, dropping the future
+    /// does not call it back.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let lock = locks.acquire("report").await?;
+    /// if let Some(removed) = locks.force_release("report").await? {
+    ///     println!("{removed}");
+    /// }
+    /// assert_eq!(lock.lost().await.cause, tenure::Cause::Forced);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`inspect`](Locks::inspect): then nothing was done. [`Error::MaybeDone`] when it was sent and the answer did not
+    /// come: it may have been done, and is not tried again.
+    pub fn force_release(&self, name: impl AsRef<[u8]>) -> Forcing {
+        Forcing::new(&self.store, name.as_ref())
     }
 
     /// Waits until the server has been reached, or a first try to reach it has failed.

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
+use tenure_core::ask::{AskId, Asks, Question, Removed, Step, Ttl};
 use tenure_core::error::ConfigError;
 use tenure_core::lease::{OpKind, Outcome};
 use tenure_core::leases::{LeaseId, Leases, Op, Request};
-use tenure_core::names::Value;
+use tenure_core::names::{Names, Value};
 use tenure_core::time::Tick;
 
 use crate::binding::Binding;
@@ -26,12 +28,7 @@ use crate::store::End;
 /// [`Error::Misconfigured`] for a prefix, label or default that is refused.
 pub fn memory_with<B: Binding>(binding: B, config: &Config) -> Result<(Locks, Driver), Error> {
     open(Arc::new(binding), config, |seed| {
-        Ok(Memory {
-            leases: Leases::new(config.names()?, seed),
-            keys: HashMap::new(),
-            sweep_at: SWEEP,
-            greeted: false,
-        })
+        Ok(Memory::new(config.names()?, seed))
     })
 }
 
@@ -42,16 +39,72 @@ const SWEEP: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Memory {
     leases: Leases,
+    asks: Asks,
     keys: HashMap<Box<[u8]>, (Value, Tick)>,
+    /// Who removed the value of a key by force, and until when that is of interest.
+    forced: HashMap<Box<[u8]>, Note>,
     sweep_at: usize,
     greeted: bool,
 }
 
+/// What a removal by force leaves behind, and until when.
+type Note = (Box<[u8]>, Tick);
+
 impl Memory {
+    fn new(names: Names, seed: u64) -> Memory {
+        Memory {
+            // A question is answered at once.
+            asks: Asks::new(names.clone(), Duration::MAX),
+            leases: Leases::new(names, seed),
+            keys: HashMap::new(),
+            forced: HashMap::new(),
+            sweep_at: SWEEP,
+            greeted: false,
+        }
+    }
+
     fn sweep(&mut self, now: Tick) {
+        self.forced.retain(|_, (_, until)| *until > now);
         if self.keys.len() >= self.sweep_at {
             self.keys.retain(|_, (_, expiry)| *expiry > now);
             self.sweep_at = SWEEP.max(self.keys.len() * 2);
+        }
+    }
+
+    /// Takes one step of a question, as a server would.
+    fn answer(&mut self, now: Tick, id: AskId) {
+        let Memory {
+            asks,
+            keys,
+            forced,
+            leases,
+            ..
+        } = self;
+        match asks.step(id) {
+            None => {}
+            Some(Step::Look { keys: wanted }) => {
+                let wanted = wanted.to_vec();
+                for key in wanted {
+                    let value = keys.get(&*key);
+                    asks.handle_value(id, Some(value.map_or(&[], |(value, _)| value.as_bytes())));
+                    asks.handle_ttl(now, id, ttl(value, now));
+                }
+            }
+            Some(Step::Scan { start, .. }) => {
+                let start = start.to_vec();
+                let keys = keys.keys().filter(|key| key.starts_with(&start));
+                asks.handle_page(now, id, 0, keys.map(|key| &**key));
+            }
+            Some(Step::Remove { key, by, .. }) => {
+                let key = key.to_vec();
+                let removed = keys.remove(&*key).filter(|(_, until)| *until > now);
+                if let Some((value, until)) = &removed {
+                    let note = [by.as_bytes(), b".", value.as_bytes()].concat();
+                    forced.insert(key.clone().into(), (note.into(), *until));
+                    leases.handle_changed(now, &key);
+                }
+                asks.handle_removed(id, removed.map(|(value, _)| Removed::of(value.as_bytes())));
+            }
         }
     }
 
@@ -115,6 +168,14 @@ impl Memory {
     }
 }
 
+/// How long the key of a value lives on.
+fn ttl(value: Option<&(Value, Tick)>, now: Tick) -> Ttl {
+    match value {
+        Some((_, until)) if *until > now => Ttl::Left(until.saturating_since(now)),
+        _ => Ttl::Gone,
+    }
+}
+
 /// Compare with the value of one attempt, then write that of another with a fresh TTL.
 fn swap(
     leases: &Leases,
@@ -157,6 +218,14 @@ impl Machine for Memory {
         self.leases.renew_now(now, id);
     }
 
+    fn ask(&mut self, now: Tick, question: &Question<'_>) -> Result<AskId, ConfigError> {
+        self.asks.ask(now, question)
+    }
+
+    fn forget(&mut self, id: AskId) {
+        self.asks.forget(id);
+    }
+
     fn close(&mut self, now: Tick) {
         self.leases.close(now);
     }
@@ -178,11 +247,24 @@ impl Machine for Memory {
         loop {
             while let Some(op) = self.leases.poll_op(now) {
                 if let Some(outcome) = self.execute(now, op) {
+                    let gone = matches!(outcome, Outcome::Gone | Outcome::Cleared { mine: false });
+                    if let Some((note, _)) = self.forced.get(self.leases.key(op.id))
+                        && gone
+                    {
+                        self.leases.note_forced(op.id, note);
+                    }
                     self.leases.handle_outcome(now, op.id, op.seq, outcome);
                 }
             }
             // Whatever was superseded has been executed: nothing waits in between.
             while self.leases.poll_superseded().is_some() {}
+            if let Some(id) = self.asks.poll_step() {
+                self.answer(now, id);
+                continue;
+            }
+            while let Some(answer) = self.asks.poll_answer() {
+                signals.push(Signal::Answer(answer));
+            }
             let Some(event) = self.leases.poll_event() else {
                 break;
             };
@@ -217,22 +299,13 @@ impl Machine for Memory {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tenure_core::config::{LeaseConfig, Wait};
-    use tenure_core::names::Names;
 
     use super::*;
 
     #[test]
     fn names_that_nobody_asks_for_again_are_forgotten() {
-        let names = Names::new("lock:", "me").unwrap();
-        let mut memory = Memory {
-            leases: Leases::new(names, 1),
-            keys: HashMap::new(),
-            sweep_at: SWEEP,
-            greeted: true,
-        };
+        let mut memory = Memory::new(Names::new("lock:", "me").unwrap(), 1);
         let terms = LeaseConfig::new(Duration::from_millis(20)).build().unwrap();
         let (mut now, mut signals) = (Tick::ZERO, Vec::new());
         for index in 0..10 * SWEEP {

@@ -6,6 +6,7 @@ use tenure_core::conn::ServerInfo;
 use tenure_core::error::LinkFault;
 use tenure_core::leases::Holder;
 use tenure_core::mux::Unwatched;
+use tenure_core::plan::Risk;
 
 use crate::error::Error;
 use crate::lock::Lost;
@@ -55,6 +56,10 @@ pub enum Event<'a> {
     /// The server does not tell when a name gets free: waiters ask again and again, a few times a second. Told once for as
     /// long as it stays so.
     Unwatched(&'a Unwatched),
+    /// Something about the server endangers locks: it deletes them when its memory is full, or forgets them when it
+    /// restarts. Told once for as long as it stays so, and nothing is told where the user may not look: see
+    /// [`Config::strict_server`](crate::Config::strict_server) for more.
+    Risk(&'a Risk),
     /// A lock was acquired.
     #[non_exhaustive]
     Acquired {

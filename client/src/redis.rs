@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tenure_core::ask::{AskId, Question};
 use tenure_core::error::ConfigError;
 use tenure_core::leases::{LeaseId, Leases, Request};
 use tenure_core::mux::{Mux, Output};
@@ -137,6 +138,7 @@ impl<B: Binding> Redis<B> {
         loop {
             match self.mux.poll_output(now) {
                 Output::Lease(event) => signals.push(Signal::Lease(event)),
+                Output::Answer(answer) => signals.push(Signal::Answer(answer)),
                 Output::Link(event) => signals.push(Signal::Link(event)),
                 Output::Disconnect => {
                     if let Transport::Open(stream) =
@@ -200,6 +202,14 @@ impl<B: Binding> Machine for Redis<B> {
 
     fn renew_now(&mut self, now: Tick, id: LeaseId) {
         self.mux.renew_now(now, id);
+    }
+
+    fn ask(&mut self, now: Tick, question: &Question<'_>) -> Result<AskId, ConfigError> {
+        self.mux.ask(now, question)
+    }
+
+    fn forget(&mut self, id: AskId) {
+        self.mux.forget(id);
     }
 
     fn close(&mut self, now: Tick) {

@@ -1,12 +1,15 @@
-//! The seam for an engine. Not async: messages go in, the outcome goes into the [`Hold`].
+//! The seam for an engine. Not async: messages go in, the outcome goes into the [`Hold`], or for a question into the
+//! [`Asked`].
 //!
 //! May change before 1.0.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tenure_core::ask::Question;
 use tenure_core::time::Tick;
 
+use crate::asking::Asked;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::options::LockOptions;
@@ -30,6 +33,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Renews as soon as possible; told to the hold.
     fn renew(&self, hold: &Arc<Hold>);
+
+    /// Puts a question that belongs to no lock. What comes of it is told to `asked`.
+    fn ask(&self, question: &Question<'_>, asked: &Arc<Asked>);
+
+    /// Nobody waits for the answer any more.
+    fn forget(&self, asked: &Asked);
 
     /// The current time, freshly read; the end of time where there is a [`refusal`](Store::refusal).
     fn now(&self) -> Tick;

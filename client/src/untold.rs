@@ -38,6 +38,7 @@ impl Untold {
                 });
             }
             Untold::Link(LinkEvent::Unwatched(why)) => observer.event(&Event::Unwatched(why)),
+            Untold::Link(LinkEvent::Risk(risk)) => observer.event(&Event::Risk(risk)),
             Untold::Link(_) => {}
             Untold::Dropped(hold, held) => {
                 observer.event(&Event::Dropped {

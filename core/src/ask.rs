@@ -98,7 +98,9 @@ pub enum Step<'a> {
     Scan {
         /// Where to go on.
         cursor: u64,
-        /// A glob pattern.
+        /// How the keys begin.
+        start: &'a [u8],
+        /// The same as a glob pattern.
         pattern: &'a [u8],
         /// About how many keys to look through.
         count: u64,

@@ -118,26 +118,17 @@ impl Names {
         (1..=MAX_NAME).contains(&name.len()).then_some(name)
     }
 
-    /// Writes a glob pattern for the keys of all names that begin with `start` into `pattern`, which is cleared first.
-    /// It matches other keys as well: ask [`name_of`](Names::name_of).
+    /// How the keys of all names begin that begin with `start`. Other keys may begin so as well: ask
+    /// [`name_of`](Names::name_of).
     ///
     /// # Errors
     /// [`ConfigError::Name`] for a beginning of more than 1,024 bytes. An empty one is that of every name.
-    pub fn pattern_into(&self, start: &[u8], pattern: &mut Vec<u8>) -> Result<(), ConfigError> {
-        let mut key = Vec::new();
-        match start {
-            [] => key.extend_from_slice(self.prefix.as_bytes()),
-            start => self.key_into(start, &mut key)?,
+    pub fn key_start(&self, start: &[u8]) -> Result<Vec<u8>, ConfigError> {
+        let mut key = self.prefix.as_bytes().to_vec();
+        if !start.is_empty() {
+            self.key_into(start, &mut key)?;
         }
-        pattern.clear();
-        for byte in key {
-            if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\') {
-                pattern.push(b'\\');
-            }
-            pattern.push(byte);
-        }
-        pattern.push(b'*');
-        Ok(())
+        Ok(key)
     }
 
     /// Whether what follows the prefix is that of a helper key, where names are written raw.
@@ -152,6 +143,23 @@ impl Names {
         let parts = [self.prefix.as_bytes(), b"{", key, b"}:", suffix.as_bytes()];
         parts.concat()
     }
+}
+
+/// A glob pattern for the keys that begin so.
+///
+/// ```
+/// assert_eq!(tenure_core::names::glob(b"lock:a*"), br"lock:a\**");
+/// ```
+pub fn glob(start: &[u8]) -> Vec<u8> {
+    let mut pattern = Vec::with_capacity(start.len() + 1);
+    for byte in start {
+        if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\') {
+            pattern.push(b'\\');
+        }
+        pattern.push(*byte);
+    }
+    pattern.push(b'*');
+    pattern
 }
 
 /// What the helper key of a removal by force says: `label.value`.
@@ -457,13 +465,10 @@ mod tests {
     #[test]
     fn a_pattern_means_what_it_says() {
         let names = Names::new("a*b:", "me").unwrap();
-        let mut pattern = Vec::new();
-        names.pattern_into(b"", &mut pattern).unwrap();
-        assert_eq!(pattern, b"a\\*b:*");
-        names.pattern_into(b"[x]?\\{", &mut pattern).unwrap();
-        assert_eq!(pattern, b"a\\*b:\\[x\\]\\?\\\\%7B*");
-        let long = [b'x'; MAX_NAME + 1];
-        assert!(names.pattern_into(&long, &mut pattern).is_err());
+        let pattern = |start: &[u8]| names.key_start(start).map(|start| glob(&start));
+        assert_eq!(pattern(b"").unwrap(), br"a\*b:*");
+        assert_eq!(pattern(br"[x]?\{").unwrap(), br"a\*b:\[x\]\?\\%7B*");
+        assert!(pattern(&[b'x'; MAX_NAME + 1]).is_err());
     }
 
     #[test]

@@ -58,8 +58,8 @@ pub use locks::{Attempt, Locks, Request};
 #[cfg(feature = "tls")]
 pub use tenure_client::Tls;
 pub use tenure_client::{
-    Cause, Config, ConfigError, Error, Event, Failure, Holder, LockOptions, Lost, Observer, Reason,
-    Released, Wait,
+    Cause, Config, ConfigError, Error, Event, Failure, Holder, Inspection, Listed, LockOptions,
+    Lost, Observer, Reason, Released, Removed, Risk, Wait, Warning,
 };
 
 /// Connects to the server that `url` names.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_client::{Config, Driver, Error, Holder, LockOptions, Wait};
+use tenure_client::{
+    Config, Driver, Error, Holder, Inspection, Listed, LockOptions, Removed, Wait,
+};
 
 use crate::client::Client;
 use crate::hub::BlockingBinding;
@@ -100,6 +102,82 @@ impl Locks {
             inner: self.inner.lock(name),
             client: Arc::clone(&self.client),
         }
+    }
+
+    /// Asks who holds the name, since when and for how much longer, without touching it. `None`: nobody.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tenure_blocking::Error> {
+    /// # let locks = tenure_blocking::memory();
+    /// let lock = locks.acquire("report")?;
+    /// let inspection = locks.inspect("report")?.expect("it is held");
+    /// println!("{inspection}");
+    /// # drop(lock);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`tenure_client::Locks::inspect`]; and [`Error::Forked`].
+    pub fn inspect(&self, name: impl AsRef<[u8]>) -> Result<Option<Inspection>, Error> {
+        self.client.enter_to_ask()?;
+        self.client.ask(self.inner.inspect(name))
+    }
+
+    /// Asks which names that begin with `start` are held, and by whom: all for an empty one, up to 10,000.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tenure_blocking::Error> {
+    /// # let locks = tenure_blocking::memory();
+    /// let lock = locks.acquire("order:42")?;
+    /// for (name, inspection) in locks.list("order:")?.names {
+    ///     println!("{}: {inspection}", name.escape_ascii());
+    /// }
+    /// # drop(lock);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`tenure_client::Locks::list`]; and [`Error::Forked`].
+    pub fn list(&self, start: impl AsRef<[u8]>) -> Result<Listed, Error> {
+        self.client.enter_to_ask()?;
+        self.client.ask(self.inner.list(start))
+    }
+
+    /// As [`list`](Locks::list), up to another number of names.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tenure_blocking::Error> {
+    /// # let locks = tenure_blocking::memory();
+    /// let (_a, _b) = (locks.acquire("a")?, locks.acquire("b")?);
+    /// let listed = locks.list_up_to(1, "")?;
+    /// assert_eq!((listed.names.len(), listed.more), (1, true));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`list`](Locks::list).
+    pub fn list_up_to(&self, limit: usize, start: impl AsRef<[u8]>) -> Result<Listed, Error> {
+        self.client.enter_to_ask()?;
+        self.client.ask(self.inner.list(start).limit(limit))
+    }
+
+    /// Frees the name, whoever holds it. `None`: it was free. The holder is told, but goes on working until then: see
+    /// [`tenure_client::Locks::force_release`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tenure_blocking::Error> {
+    /// # let locks = tenure_blocking::memory();
+    /// let lock = locks.acquire("report")?;
+    /// println!("{}", locks.force_release("report")?.expect("it was held"));
+    /// assert_eq!(lock.wait_lost()?.cause, tenure_blocking::Cause::Forced);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`tenure_client::Locks::force_release`], [`Error::MaybeDone`] among them; and [`Error::Forked`].
+    pub fn force_release(&self, name: impl AsRef<[u8]>) -> Result<Option<Removed>, Error> {
+        self.client.enter_to_ask()?;
+        self.client.ask(self.inner.force_release(name))
     }
 
     /// Waits until the server has been reached, or a first try to reach it has failed.

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use super::{Found, Known, Listed, Question, Step, Ttl, Warning};
 use crate::error::ConfigError;
-use crate::names::Names;
+use crate::names::{Names, glob};
 
 /// Keys that are looked at in one step: there are two replies for each, which are counted in a byte.
 const LOOK: usize = 100;
@@ -33,6 +33,7 @@ pub(super) enum Progress {
 /// A list on its way.
 #[derive(Debug)]
 pub(super) struct List {
+    start: Vec<u8>,
     pattern: Vec<u8>,
     limit: usize,
     count: u64,
@@ -67,10 +68,10 @@ impl Progress {
                 Progress::Remove { key, helper }
             }
             Question::List { start, limit } => {
-                let mut pattern = Vec::new();
-                names.pattern_into(start, &mut pattern)?;
+                let start = names.key_start(start)?;
                 Progress::List(List {
-                    pattern,
+                    pattern: glob(&start),
+                    start,
                     limit,
                     count: PAGE,
                     cursor: Some(0),
@@ -95,6 +96,7 @@ impl Progress {
             },
             Progress::List(list) => Step::Scan {
                 cursor: list.cursor.unwrap_or(0),
+                start: &list.start,
                 pattern: &list.pattern,
                 count: list.count,
             },

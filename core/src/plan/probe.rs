@@ -79,6 +79,7 @@ impl Probe {
                 cursor,
                 pattern,
                 count,
+                ..
             }) => each(&[
                 "SCAN".into(),
                 Arg::Int(cursor),
