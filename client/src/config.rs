@@ -49,6 +49,7 @@ pub struct Config {
     reconnect_limit: Option<Duration>,
     watch: bool,
     poll_limit: Duration,
+    check_server: bool,
     strict_server: bool,
     defaults: LockOptions,
     observer: Option<Arc<dyn Observer>>,
@@ -126,6 +127,7 @@ impl Config {
             reconnect_limit: None,
             watch: true,
             poll_limit: POLL_LIMIT,
+            check_server: true,
             strict_server: false,
             defaults: LockOptions::new(),
             observer: None,
@@ -214,6 +216,15 @@ impl Config {
         self
     }
 
+    /// The server is not looked at for what endangers locks: `INFO` is not sent, nor is there an
+    /// [`Event::Risk`](crate::Event::Risk). For a server that logs what a user may not do.
+    /// [`strict_server`](Config::strict_server) looks all the same.
+    #[must_use]
+    pub fn no_server_checks(mut self) -> Config {
+        self.check_server = false;
+        self
+    }
+
     /// No lock on a server that deletes keys when its memory is full, or that does not let this user see whether it does:
     /// every verb fails with [`Error::Misconfigured`], which says what to change. Without this the former is told to the
     /// [`Observer`] as [`Event::Risk`](crate::Event::Risk), and locks are granted.
@@ -289,7 +300,7 @@ impl Config {
         let mut mux = MuxConfig::new(self.names()?);
         mux.watch = self.watch;
         mux.poll_limit = self.poll_limit;
-        mux.check = true;
+        mux.check = self.check_server;
         mux.strict = self.strict_server;
         let target = self.target.clone().unwrap_or_default();
         mux.conn = ConnConfig {
@@ -370,6 +381,7 @@ impl fmt::Debug for Config {
             .field("reconnect_limit", &self.reconnect_limit)
             .field("watch", &self.watch)
             .field("poll_limit", &self.poll_limit)
+            .field("check_server", &self.check_server)
             .field("strict_server", &self.strict_server)
             .field("defaults", &self.defaults)
             .finish_non_exhaustive()

@@ -247,7 +247,7 @@ impl Machine for Memory {
         loop {
             while let Some(op) = self.leases.poll_op(now) {
                 if let Some(outcome) = self.execute(now, op) {
-                    let gone = matches!(outcome, Outcome::Gone | Outcome::Cleared { mine: false });
+                    let gone = !matches!(outcome, Outcome::Granted { .. } | Outcome::Seen);
                     if let Some((note, _)) = self.forced.get(self.leases.key(op.id))
                         && gone
                     {

@@ -222,7 +222,8 @@ impl Bench {
             forked: Arc::clone(&forked),
             wire: Arc::clone(&wire),
         };
-        let config = Config::from_url("redis://server/").unwrap().no_wake_ups();
+        let config = Config::from_url("redis://server/").unwrap();
+        let config = config.no_wake_ups().no_server_checks();
         let (locks, driver) = connect_with(binding, &config).unwrap();
         let pump = driver.pump();
         let mut bench = Bench {

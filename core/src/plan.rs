@@ -99,6 +99,8 @@ pub enum Form {
     LookHeld,
     /// `GET` of the helper key that says who forced it, after the key was found to be gone.
     LookForced,
+    /// The same, after the key was found to have another value.
+    LookReplaced,
     /// `SET key new IFEQ old GET PX ms`; a renewal is the case of equal values.
     SwapGet,
     /// `SET key new IFEQ old PX ms`
@@ -286,6 +288,7 @@ impl Dialect {
                 Verdict::Done(Outcome::Cleared { mine: false })
             }
             Form::LookForced => Verdict::Done(Outcome::Gone),
+            Form::LookReplaced => refused(None),
             Form::SwapGet | Form::Swap => self.judge_swap(form, kind, reply),
             Form::SwapScript(sent) => {
                 self.learn_script(kind, reply);
@@ -598,7 +601,7 @@ fn commands(
             each(&["PTTL".into(), key]);
         }
         Form::LookTtl => each(&["PTTL".into(), key]),
-        Form::LookHeld | Form::LookForced => {
+        Form::LookHeld | Form::LookForced | Form::LookReplaced => {
             if form == Form::LookHeld {
                 each(&["GET".into(), key]);
             }

@@ -177,6 +177,8 @@ pub enum Told {
     Cancelled(String),
     /// The server does not tell when a name gets free; why.
     Unwatched(String),
+    /// Something about the server endangers locks; what.
+    Risk(String),
     /// Something else.
     Other,
 }
@@ -280,6 +282,7 @@ impl Told {
         match event {
             Event::Connected(_) => Self::Connected,
             Event::Unwatched(why) => Self::Unwatched(why.to_string()),
+            Event::Risk(risk) => Self::Risk(risk.to_string()),
             Event::ConnectFailed { fault, text, .. } => {
                 Self::ConnectFailed(*fault, text.map(str::to_owned))
             }

@@ -437,8 +437,8 @@ impl Lease {
     fn lose(&mut self, input: Input, now: Tick) {
         let cause = match input {
             Input::Gone => Cause::Gone,
-            _ if self.vanished => Cause::Gone,
             Input::Replaced => Cause::Replaced,
+            _ if self.vanished => Cause::Gone,
             Input::Close => Cause::Closed,
             _ if self.renewals_over => Cause::MaxHold,
             _ => Cause::Expired {

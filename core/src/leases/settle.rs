@@ -111,7 +111,7 @@ impl Leases {
             lease::Event::RenewalFailed(failure) => Notice::RenewalFailed(fault(failure)),
             lease::Event::Lost(mut lost) => {
                 let forced = note.and_then(|note| note.forced.clone());
-                if lost.cause == Cause::Gone && forced.is_some() {
+                if matches!(lost.cause, Cause::Gone | Cause::Replaced) && forced.is_some() {
                     lost.cause = Cause::Forced;
                 }
                 let by = match lost.cause {

@@ -127,9 +127,9 @@ impl Call {
             // It was answered; only the read behind it was not.
             (Some(Step::Done(outcome)), _) => outcome,
             (Some(Step::Shown(own)), _) => refused(own),
-            // The refusal itself was answered; only who it was stays unknown.
+            // The refusal itself was answered; only who it was stays unknown, or why.
             (Some(Step::Again(Form::LookValue)), _) => refused(None),
-            (None, Form::LookTtl | Form::LookValue) => refused(None),
+            (None, Form::LookTtl | Form::LookValue | Form::LookReplaced) => refused(None),
             // The same of what was gone.
             (None, Form::LookForced) if op.kind == OpKind::Clear => {
                 Outcome::Cleared { mine: false }
@@ -151,7 +151,8 @@ impl Call {
         let writes = match form {
             Form::AcquireGet | Form::Acquire => true,
             Form::SwapGet | Form::Swap | Form::SwapScript(_) => true,
-            Form::LookValue | Form::LookTtl | Form::LookHeld | Form::LookForced => false,
+            Form::LookValue | Form::LookTtl | Form::LookHeld => false,
+            Form::LookForced | Form::LookReplaced => false,
             Form::Delex | Form::Delifeq | Form::ClearScript(_) => false,
         };
         // A write ends the watch of its key, and a refused one does not begin it.
@@ -187,7 +188,7 @@ impl Call {
         if let Some(text) = reply.value.error() {
             leases.note_text(op.id, text);
         }
-        if form == Form::LookForced {
+        if matches!(form, Form::LookForced | Form::LookReplaced) {
             leases.note_forced(op.id, reply.value.as_bytes().unwrap_or_default());
         }
         let expected = expected(leases, op.id, op.kind);
@@ -250,7 +251,7 @@ impl Call {
             ..
         } = &mut outcome
         {
-            let keeps = form == Form::LookTtl || partial.has_shown();
+            let keeps = matches!(form, Form::LookTtl | Form::LookReplaced) || partial.has_shown();
             if !keeps && !matches!(step, Step::Shown(_)) {
                 leases.forget_holder(op.id);
             }
@@ -258,15 +259,20 @@ impl Call {
                 *told = watched.is_told;
             }
         }
-        // Why it is gone is worth a look, too.
-        let wonders = match outcome {
-            Outcome::Gone => matches!(op.kind, OpKind::Renew { .. }) && leases.holds(op.id),
-            Outcome::Cleared { mine: false } => leases.awaits_release(op.id),
-            _ => false,
+        // Why it is gone is worth a look, too: somebody else may have it already.
+        let renewed = matches!(op.kind, OpKind::Renew { .. }) && leases.holds(op.id);
+        let why = match outcome {
+            Outcome::Gone => renewed.then_some(Form::LookForced),
+            Outcome::Refused { own: None, .. } => renewed.then_some(Form::LookReplaced),
+            Outcome::Cleared { mine: false } => {
+                leases.awaits_release(op.id).then_some(Form::LookForced)
+            }
+            _ => None,
         };
-        if wonders && form != Form::LookForced && dialect.may_read {
+        let looked = matches!(form, Form::LookForced | Form::LookReplaced);
+        if let (Some(why), false, true) = (why, looked, dialect.may_read) {
             leases.handle_vanished(op.id);
-            return Some(Form::LookForced);
+            return Some(why);
         }
         leases.handle_outcome(now, op.id, op.seq, outcome);
         let doubtful = watched.is_some_and(|watched| watched.is_doubtful);

@@ -42,6 +42,7 @@ impl Peer {
         Config::from_url(&format!("redis://127.0.0.1:{}/", self.port))
             .unwrap()
             .no_wake_ups()
+            .no_server_checks()
     }
 
     /// Everything it was sent.

@@ -219,6 +219,31 @@ fn s8_the_holder_is_told_by_whom_and_whoever_waits_is_woken() {
     }
 }
 
+/// Somebody else has the name by the time the holder looks, or renews.
+#[test]
+fn s8_the_holder_is_told_by_whom_also_when_somebody_else_was_faster() {
+    for watching in [false, true] {
+        let mut world = match watching {
+            true => World::watching(Server::redis(), 1),
+            false => World::new(Server::redis()),
+        };
+        let id = world.hold("a", terms(LEASE));
+        let until = Some((world.now + LEASE * 9).as_micros());
+        let now = world.now.as_micros();
+        world.server.meddle(|server| {
+            server.take_by_force(now, b"lock:a", b"lock:{lock:a}:forced", b"root");
+            server.put("lock:a", &value("them"), until);
+        });
+        world.run(LEASE / 4);
+        let (_, notice) = world.end(id);
+        let Notice::Lost { lost, by } = notice else {
+            panic!("{notice:?}")
+        };
+        assert_eq!((lost.cause, by.as_deref()), (Cause::Forced, Some("root")));
+        assert!(world.key("a").is_some_and(|value| value.contains("them")));
+    }
+}
+
 #[test]
 fn what_is_not_permitted_is_said() {
     for question in [INSPECT, REMOVE] {

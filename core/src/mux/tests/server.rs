@@ -334,7 +334,13 @@ impl Server {
         reply
     }
 
-    fn take_by_force(&mut self, now: u64, key: &[u8], helper: &[u8], by: &[u8]) -> Vec<u8> {
+    pub(super) fn take_by_force(
+        &mut self,
+        now: u64,
+        key: &[u8],
+        helper: &[u8],
+        by: &[u8],
+    ) -> Vec<u8> {
         match self.keys.remove(key) {
             None => int(0),
             Some((Stored::List, _)) => int(2),
