@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_client::{
-    Attempt, Error, Event, Held, Holder, Lock, LockOptions, Locks, Lost, Observer, Released,
+    Attempt, Error, Event, Held, Holder, Inspection, Listed, Lock, LockOptions, Locks, Lost,
+    Observer, Released, Removed,
 };
 use tenure_tests::Failure;
 
@@ -52,6 +53,30 @@ impl Party {
     /// As the client's.
     pub async fn run(&self, name: &str, options: LockOptions, work: Work) -> Result<u32, Error> {
         self.verbs.run(name.as_bytes(), options, work).await
+    }
+
+    /// Asks who holds a name.
+    ///
+    /// # Errors
+    /// As the client's.
+    pub async fn inspect(&self, name: &str) -> Result<Option<Inspection>, Error> {
+        self.verbs.inspect(name.as_bytes()).await
+    }
+
+    /// Asks which names that begin so are held.
+    ///
+    /// # Errors
+    /// As the client's.
+    pub async fn list(&self, start: &str) -> Result<Listed, Error> {
+        self.verbs.list(start.as_bytes()).await
+    }
+
+    /// Frees a name, whoever holds it.
+    ///
+    /// # Errors
+    /// As the client's.
+    pub async fn force_release(&self, name: &str) -> Result<Option<Removed>, Error> {
+        self.verbs.force_release(name.as_bytes()).await
     }
 
     /// Waits until the store was reached.
@@ -126,6 +151,12 @@ pub trait Verbs: Send + Sync + 'static {
     fn attempt(&self, name: &[u8], options: LockOptions) -> Boxed<Result<Tried, Error>>;
     /// As [`Party::run`].
     fn run(&self, name: &[u8], options: LockOptions, work: Work) -> Boxed<Result<u32, Error>>;
+    /// As [`Party::inspect`].
+    fn inspect(&self, name: &[u8]) -> Boxed<Result<Option<Inspection>, Error>>;
+    /// As [`Party::list`].
+    fn list(&self, start: &[u8]) -> Boxed<Result<Listed, Error>>;
+    /// As [`Party::force_release`].
+    fn force_release(&self, name: &[u8]) -> Boxed<Result<Option<Removed>, Error>>;
     /// As [`Party::ready`].
     fn ready(&self) -> Boxed<Result<(), Error>>;
     /// As [`Party::close`].
@@ -168,6 +199,18 @@ impl Verbs for Locks {
 
     fn run(&self, name: &[u8], options: LockOptions, work: Work) -> Boxed<Result<u32, Error>> {
         Box::pin(self.lock(name).options(options).run(work))
+    }
+
+    fn inspect(&self, name: &[u8]) -> Boxed<Result<Option<Inspection>, Error>> {
+        Box::pin(Locks::inspect(self, name))
+    }
+
+    fn list(&self, start: &[u8]) -> Boxed<Result<Listed, Error>> {
+        Box::pin(Locks::list(self, start))
+    }
+
+    fn force_release(&self, name: &[u8]) -> Boxed<Result<Option<Removed>, Error>> {
+        Box::pin(Locks::force_release(self, name))
     }
 
     fn ready(&self) -> Boxed<Result<(), Error>> {

@@ -4,6 +4,7 @@ mod asking;
 mod keeping;
 mod leaving;
 mod losing;
+mod operator;
 mod server;
 mod waking;
 mod weather;
@@ -19,6 +20,7 @@ pub fn all() -> Vec<Scenario> {
         losing::ALL,
         waking::ALL,
         leaving::ALL,
+        operator::ALL,
         weather::ALL,
         server::ALL,
     ]

@@ -184,6 +184,32 @@ impl Keys {
         }
     }
 
+    /// The bytes from `start` to `end`, both included; negative ones count from the end.
+    pub(crate) fn get_range(&mut self, key: &[u8], start: &[u8], end: &[u8]) -> Reply {
+        let (Some(start), Some(end)) = (number(start), number(end)) else {
+            return Reply::Error(NOT_A_NUMBER.to_owned());
+        };
+        self.note_read(key);
+        let value = match self.text(key) {
+            Ok(value) => value.cloned().unwrap_or_default(),
+            Err(error) => return error,
+        };
+        let len = value.len() as i64;
+        let place = |at: i64| {
+            if at < 0 {
+                at.saturating_add(len).max(0)
+            } else {
+                at
+            }
+        };
+        let both_before = start < 0 && end < 0 && start > end;
+        let (from, to) = (place(start), place(end).min(len - 1));
+        if both_before || from > to {
+            return Reply::Bulk(Vec::new());
+        }
+        Reply::Bulk(value[from as usize..=to as usize].to_vec())
+    }
+
     pub(crate) fn pttl(&mut self, key: &[u8], now_ms: u64) -> Reply {
         self.note_read(key);
         Reply::Int(match self.entries.get(key) {

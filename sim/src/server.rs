@@ -216,6 +216,7 @@ impl Server {
             }
             (b"SET", args) => self.keys.set(self.dialect, args, now_ms),
             (b"GET", [key]) => self.keys.get(key),
+            (b"GETRANGE", [key, start, end]) => self.keys.get_range(key, start, end),
             (b"PTTL", [key]) => self.keys.pttl(key, now_ms),
             (b"EXISTS", keys) if !keys.is_empty() => self.keys.exists(keys),
             (b"TYPE", [key]) => self.keys.kind(key),
@@ -264,7 +265,7 @@ impl Server {
         let asks = matches!(name, b"INFO" | b"CONFIG" | b"TIME");
         let reads = matches!(
             name,
-            b"PING" | b"GET" | b"PTTL" | b"EXISTS" | b"TYPE" | b"SCAN"
+            b"PING" | b"GET" | b"GETRANGE" | b"PTTL" | b"EXISTS" | b"TYPE" | b"SCAN"
         );
         let writes = !(talks || asks || reads);
         match self.mood {
@@ -397,7 +398,7 @@ impl Server {
             Ok(parts) => parts,
             Err(error) => return error,
         };
-        let known = [&plan::RENEW, &plan::ADOPT, &plan::CLEAR];
+        let known = [&plan::RENEW, &plan::ADOPT, &plan::CLEAR, &plan::REMOVE];
         let script = known
             .into_iter()
             .find(|script| script.text.as_bytes() == text);
@@ -412,7 +413,7 @@ impl Server {
         self.script(script, keys, arguments, now_ms)
     }
 
-    /// The three scripts of the library, by what their text says.
+    /// The scripts of the library, by what their text says.
     fn script(
         &mut self,
         script: &plan::Script,
@@ -424,6 +425,10 @@ impl Server {
         let Some(key) = keys.first() else {
             return nil();
         };
+        if script.sha == plan::REMOVE.sha {
+            let reply = self.remove(key, keys.get(1), arguments, now_ms);
+            return self.after_a_write(reply);
+        }
         let clears = script.sha == plan::CLEAR.sha;
         // Each begins with a GET, which is remembered as any other.
         self.keys.note_read(key);
@@ -452,11 +457,48 @@ impl Server {
         } else {
             nil()
         };
+        self.after_a_write(reply)
+    }
+
+    fn after_a_write(&mut self, reply: Reply) -> Reply {
         if std::mem::take(&mut self.script_fails) {
             // Scripts do not roll back.
             return Reply::Error("ERR Error running script: a fault after the write".to_owned());
         }
         reply
+    }
+
+    /// Deletes whatever is there, and leaves a note of who did it if it was a lock.
+    fn remove(
+        &mut self,
+        key: &[u8],
+        helper: Option<&Vec<u8>>,
+        arguments: &[Vec<u8>],
+        now_ms: u64,
+    ) -> Reply {
+        self.keys.note_read(key);
+        let value = match self.keys.text(key) {
+            Ok(None) => return Reply::Int(0),
+            Ok(Some(value)) => Some(value.clone()),
+            Err(_) => None,
+        };
+        let Reply::Int(ttl) = self.keys.pttl(key, now_ms) else {
+            return Reply::Int(0);
+        };
+        self.keys.delete(&[key.to_vec()]);
+        let Some(value) = value else {
+            return Reply::Int(2);
+        };
+        if !value.starts_with(b"tn1:") || value.len() > 256 {
+            return Reply::Int(1);
+        }
+        if let (Some(helper), Some(by)) = (helper, arguments.first()) {
+            let note = [by, &b"."[..], &value].concat();
+            let ms = ttl.clamp(60_000, 2_592_000_000).to_string().into_bytes();
+            let set = [helper.clone(), note, b"PX".to_vec(), ms];
+            self.keys.set(self.dialect, &set, now_ms);
+        }
+        Reply::Bulk(value)
     }
 }
 

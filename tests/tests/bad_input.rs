@@ -123,10 +123,19 @@ const OPTIONS: &[Bad] = &[
     ),
 ];
 
+/// A client that is done with the handshake once it is ready: nothing follows it.
+fn quiet(server: &ScriptedServer) -> Result<Tenure, Failure> {
+    let tenure = Tenure::start(&server.url(), |config| {
+        config.no_wake_ups().no_server_checks()
+    })?;
+    tenure.wait(tenure.locks().ready())??;
+    Ok(tenure)
+}
+
 #[test]
 fn options_that_cannot_work_are_refused_before_any_command() -> Outcome {
     let server = silent()?;
-    let tenure = Tenure::connect(&server.url(), "me")?;
+    let tenure = quiet(&server)?;
     let greeted = server.commands().len();
     for (change, what) in OPTIONS {
         let request = change(tenure.locks().lock(NAME).lease(LEASE));
@@ -145,7 +154,7 @@ fn options_that_cannot_work_are_refused_before_any_command() -> Outcome {
 #[test]
 fn names_that_cannot_be_are_refused_before_any_command() -> Outcome {
     let server = silent()?;
-    let tenure = Tenure::connect(&server.url(), "me")?;
+    let tenure = quiet(&server)?;
     let greeted = server.commands().len();
     for length in [0, 1025, 1 << 20] {
         let name = vec![b'{'; length];

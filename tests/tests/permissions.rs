@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tenure_client::Wait;
+use tenure_client::{Error, Wait};
 use tenure_tests::{
     Cut, Failure, Proxy, Server, ServerKind, Side, Tenure, Told, eventually, key_of,
 };
@@ -165,6 +165,146 @@ fn the_page_has_this_table() -> Outcome {
         let (server, commands) = row(kind);
         let commands: Vec<String> = commands.iter().map(|it| format!("+{it}")).collect();
         let line = format!("| {server} | `{KEYS}` | `{}` |", commands.join(" "));
+        assert!(page.contains(&line), "no line {line}");
+    }
+    Ok(())
+}
+
+/// What one thing more needs, beside what locks do.
+struct Extra {
+    /// As the page has it.
+    what: &'static str,
+    commands: &'static [&'static str],
+    /// Does it, for a user of these rights alone.
+    works: fn(&Server, &str) -> Result<bool, Failure>,
+}
+
+const EXTRAS: [Extra; 5] = [
+    Extra {
+        what: "`inspect`",
+        commands: &["getrange", "pttl"],
+        works: |server, url| {
+            server.client()?.set(&key_of(NAME), "x", None)?;
+            let tenure = Tenure::connect(url, "me")?;
+            let found = tenure.wait(tenure.locks().inspect(NAME))?;
+            Ok(allowed(found)?.is_some_and(|found| found.is_some()))
+        },
+    },
+    Extra {
+        what: "`list`",
+        commands: &["scan", "getrange", "pttl"],
+        works: |server, url| {
+            server.client()?.set(&key_of(NAME), "x", None)?;
+            let tenure = Tenure::connect(url, "me")?;
+            let listed = tenure.wait(tenure.locks().list(""))?;
+            Ok(allowed(listed)?.is_some_and(|listed| listed.names.len() == 1))
+        },
+    },
+    Extra {
+        what: "`force_release`",
+        commands: &["eval", "evalsha", "get", "pttl", "del", "set"],
+        works: |server, url| {
+            let holder = Tenure::connect(&server.url(), "holder")?;
+            let tenure = Tenure::connect(url, "me")?;
+            // Twice: in full the first time, and by its SHA after that.
+            for _ in 0..2 {
+                let lock = holder.hold(NAME, MINUTE)?;
+                let removed = tenure.wait(tenure.locks().force_release(NAME))?;
+                if allowed(removed)?.is_none() {
+                    return Ok(false);
+                }
+                let lost = holder.lost(&lock, SOON)?;
+                if lost.by.as_deref() != Some("me") {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        },
+    },
+    Extra {
+        what: "risks, and `Config::strict_server`",
+        commands: &["info"],
+        works: |server, url| {
+            server
+                .client()?
+                .config_set("maxmemory-policy", "noeviction")?;
+            let tenure = Tenure::start(url, |config| config.strict_server())?;
+            Ok(allowed(tenure.wait(tenure.locks().ready())?).is_ok_and(|ready| ready.is_some()))
+        },
+    },
+    Extra {
+        what: "wake-ups",
+        commands: &["client|tracking", "get"],
+        works: |server, url| {
+            let tenure = Tenure::start(url, |config| config.poll_limit(Duration::MAX))?;
+            let other = Tenure::connect(&server.url(), "other")?;
+            let lock = other.hold(NAME, MINUTE * 5)?;
+            let watched = |told: &Told| matches!(told, Told::Unwatched(_));
+            let waiting = tenure.spawn(tenure.locks().lock(NAME).wait(SOON).acquire());
+            let mut client = server.client()?;
+            let asked = || client.calls("set").is_ok_and(|calls| calls >= 2);
+            if !eventually(SOON, asked) {
+                return Err("nobody asks".into());
+            }
+            other.release(lock)?;
+            drop(tenure.wait(waiting)???);
+            Ok(tenure.told().count(watched) == 0)
+        },
+    },
+];
+
+/// What was answered, or nothing where it is not permitted.
+fn allowed<T>(answer: Result<T, Error>) -> Result<Option<T>, Failure> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Error::Denied(_) | Error::Misconfigured(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The commands that the user of an extra has: for wake-ups those of locks as well.
+fn has(kind: ServerKind, extra: &Extra, commands: &[&'static str]) -> Vec<String> {
+    let (_, locks) = row(kind);
+    let locks = match extra.what {
+        "wake-ups" => locks,
+        _ => &[],
+    };
+    let without = |it: &&&str| !extra.commands.contains(*it);
+    let locks: Vec<&str> = locks.iter().filter(without).copied().collect();
+    rights(&[&locks, commands].concat())
+}
+
+#[test]
+fn what_an_operator_needs_is_enough_and_each_is_needed() -> Outcome {
+    for kind in ServerKind::all_required() {
+        for extra in &EXTRAS {
+            let failed = |why| format!("{kind}, {}: {why}", extra.what);
+            let (server, _proxy, url) = with_user(kind, &has(kind, extra, extra.commands))?;
+            if !(extra.works)(&server, &url).map_err(failed)? {
+                return Err(format!("{kind}, {}: not enough", extra.what).into());
+            }
+            for left_out in extra.commands {
+                let some = extra.commands.iter().copied();
+                let some: Vec<&str> = some.filter(|it| it != left_out).collect();
+                let (server, _proxy, url) = with_user(kind, &has(kind, extra, &some))?;
+                if (extra.works)(&server, &url).map_err(failed)? {
+                    let what = extra.what;
+                    return Err(format!("{kind}, {what}: works without {left_out}").into());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn the_page_has_what_an_operator_needs() -> Outcome {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/permissions.md");
+    let page = std::fs::read_to_string(page)?;
+    for Extra { what, commands, .. } in &EXTRAS {
+        let commands: Vec<String> = commands.iter().map(|it| format!("+{it}")).collect();
+        let commands = commands.join(" ").replace('|', "\\|");
+        let line = format!("| {what} | `{commands}` |");
         assert!(page.contains(&line), "no line {line}");
     }
     Ok(())

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_blocking::{Attempt, Lock, Locks, connect_lazily, memory_config};
-use tenure_client::{Config, Error, Held, LockOptions, Lost, Released};
+use tenure_client::{
+    Config, Error, Held, Inspection, Listed, LockOptions, Lost, Released, Removed,
+};
 use tokio::runtime::{Builder, Handle};
 
 use super::off_thread;
@@ -100,6 +102,21 @@ impl Verbs for Blocking {
                 })
             })
         })
+    }
+
+    fn inspect(&self, name: &[u8]) -> Boxed<Result<Option<Inspection>, Error>> {
+        let (locks, name) = (self.locks.clone(), name.to_vec());
+        call(move || locks.inspect(name))
+    }
+
+    fn list(&self, start: &[u8]) -> Boxed<Result<Listed, Error>> {
+        let (locks, start) = (self.locks.clone(), start.to_vec());
+        call(move || locks.list(start))
+    }
+
+    fn force_release(&self, name: &[u8]) -> Boxed<Result<Option<Removed>, Error>> {
+        let (locks, name) = (self.locks.clone(), name.to_vec());
+        call(move || locks.force_release(name))
     }
 
     fn ready(&self) -> Boxed<Result<(), Error>> {

@@ -16,7 +16,7 @@ use std::io::{BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use tenure_core::plan::{ADOPT, CLEAR, RENEW};
+use tenure_core::plan::{ADOPT, CLEAR, REMOVE, RENEW};
 use tenure_core::rng::Rng;
 use tenure_sim::{Dialect, FakeServer};
 use tenure_tests::{Failure, Server, ServerKind};
@@ -316,11 +316,27 @@ impl Author {
         command
     }
 
+    /// What removes by force, as it is sent: it counts on its keys and its argument.
+    fn removal(&mut self) -> Vec<Vec<u8>> {
+        let script = match self.below(2) {
+            0 => [self.case("EVAL"), REMOVE.text.as_bytes().to_vec()],
+            _ => [self.case("EVALSHA"), REMOVE.sha.as_bytes().to_vec()],
+        };
+        let rest = [b"2".to_vec(), self.key(), self.key(), self.value()];
+        script.into_iter().chain(rest).collect()
+    }
+
     fn command(&mut self) -> Vec<Vec<u8>> {
         let mut command = match self.below(40) {
             0..=11 => self.set(),
             12..=19 => self.script(),
-            20..=22 => vec![self.case("GET"), self.key()],
+            20 if self.below(2) == 0 => self.removal(),
+            20 => {
+                let mut place = || self.pick(&["0", "1", "-1", "-3", "255", "x"]);
+                let (start, end) = (place(), place());
+                vec![self.case("GETRANGE"), self.key(), start, end]
+            }
+            21 | 22 => vec![self.case("GET"), self.key()],
             23..=26 => vec![self.case("PTTL"), self.key()],
             27 => vec![self.case("EXISTS"), self.key()],
             28 | 29 => vec![self.case("DEL"), self.key()],
@@ -409,6 +425,11 @@ fn keys_expire_alike() -> Result<(), Failure> {
                 2 => vec![
                     vec!["SET", "a", "one", "EX", "100"],
                     vec!["EVAL", RENEW.text, "1", "a", "one", &ms],
+                ],
+                _ if round % 8 == 3 => vec![
+                    vec!["SET", "b", "tn1:p:0:me.s.1", "PX", "70000"],
+                    vec!["EVAL", REMOVE.text, "2", "b", "a", "by"],
+                    vec!["PEXPIRE", "a", &ms],
                 ],
                 _ => vec![
                     vec!["SET", "a", "one"],
