@@ -7,6 +7,7 @@ mod caller;
 mod connection;
 mod held;
 mod key_changes;
+mod operator;
 mod refuses;
 mod server_stops;
 mod who_may;
@@ -19,6 +20,7 @@ pub fn registry() -> Vec<(&'static str, Scenario)> {
     let groups: &[&[(&'static str, Scenario)]] = &[
         held::SCENARIOS,
         key_changes::SCENARIOS,
+        operator::SCENARIOS,
         server_stops::SCENARIOS,
         connection::SCENARIOS,
         refuses::SCENARIOS,
