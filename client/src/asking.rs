@@ -211,3 +211,16 @@ macro_rules! opaque_debug {
 }
 
 opaque_debug! { Asked Inspecting Listing Forcing }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_futures_go_anywhere() {
+        fn goes_anywhere<T: Future + Send + Unpin + 'static>() {}
+        goes_anywhere::<Inspecting>();
+        goes_anywhere::<Listing>();
+        goes_anywhere::<Forcing>();
+    }
+}

@@ -230,14 +230,6 @@ fn what_endangers_locks_is_told() -> Outcome {
         let tenure = Tenure::connect(&server.url(), "me")?;
         tenure.told().wait_for(1, SOON, risk("allkeys-lru"))?;
         tenure.told().wait_for(1, SOON, risk("appendonly"))?;
-        // In RESP2, too.
-        client.ok(&[
-            "ACL", "SETUSER", "old", "on", ">p", "~*", "&*", "+@all", "-hello",
-        ])?;
-        client.config_set("maxmemory-policy", "volatile-ttl")?;
-        let url = server.url().replace("redis://", "redis://old:p@");
-        let old = Tenure::connect(&url, "old")?;
-        old.told().wait_for(1, SOON, risk("volatile-ttl"))?;
         // Bounded and not evicting, and on disk.
         client.config_set("maxmemory-policy", "noeviction")?;
         client.config_set("appendonly", "yes")?;
@@ -248,6 +240,35 @@ fn what_endangers_locks_is_told() -> Outcome {
         assert_eq!(fine.told().count(|told| matches!(told, Told::Risk(_))), 0);
         Ok(())
     })
+}
+
+#[test]
+fn in_resp2_all_of_it_works() -> Outcome {
+    for kind in ServerKind::all_required() {
+        let evicts = ["--maxmemory", "1gb", "--maxmemory-policy", "volatile-ttl"];
+        let no_hello = ["--rename-command", "HELLO", ""];
+        let server = Server::start(kind, &[&no_hello[..], &evicts].concat())?;
+        let tenure = Tenure::connect(&server.url(), "me")?;
+        let evicts =
+            |told: &Told| matches!(told, Told::Risk(text) if text.contains("volatile-ttl"));
+        tenure.told().wait_for(1, SOON, evicts)?;
+        let lock = tenure.hold("n", MINUTE)?;
+        let found = tenure.wait(tenure.locks().inspect("n"))??.ok_or("nobody")?;
+        assert_eq!(found.label.as_deref(), Some("me"));
+        assert_eq!(tenure.wait(tenure.locks().inspect("free"))??, None);
+        assert_eq!(tenure.wait(tenure.locks().list(""))??.names.len(), 1);
+        let force = || tenure.wait(tenure.locks().force_release("n"));
+        assert_eq!(force()??.ok_or("nobody")?.label.as_deref(), Some("me"));
+        assert_eq!(force()??, None);
+        assert_eq!(tenure.lost(&lock, SOON)?.cause, Cause::Forced);
+        let strict = Tenure::start(&server.url(), |config| config.strict_server())?;
+        let refused = strict.wait(strict.locks().acquire("n"))?.map(drop);
+        assert!(
+            matches!(refused, Err(Error::Misconfigured(_))),
+            "{refused:?}"
+        );
+    }
+    Ok(())
 }
 
 #[test]
