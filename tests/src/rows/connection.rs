@@ -60,6 +60,13 @@ impl Scene {
         })
     }
 
+    /// Waits until whatever was asked is answered: no frame comes then but those that a test is about.
+    fn settle(&self) -> Result<(), Failure> {
+        self.tenure
+            .wait(self.tenure.locks().inspect("nobody's"))??;
+        Ok(())
+    }
+
     /// Holds what goes this way, does something, waits until that has made a whole frame, cuts, and lets go.
     fn cut_under<T>(
         &self,
@@ -71,6 +78,9 @@ impl Scene {
             Side::ToServer => counts.to_server.frames,
             Side::ToClient => counts.to_client.frames,
         };
+        // Whatever was asked before is answered by then: no frame comes but those that the test is about.
+        self.tenure
+            .wait(self.tenure.locks().inspect("nobody's"))??;
         self.proxy.hold(side);
         let known = frames(self.proxy.counts());
         let done = act()?;
@@ -238,6 +248,7 @@ fn late_delivery(context: &mut Context) -> Result<(), Failure> {
     let mut scene = Scene::set(context)?;
 
     // An attempt: the lock was had by another one, used and released.
+    scene.settle()?;
     scene.proxy.hold(Side::ToServer);
     let known = scene.proxy.counts().to_server.frames;
     let request = scene.tenure.locks().lock(NAME).lease(SHORT);
