@@ -273,9 +273,9 @@ impl World {
             }
         }
         // A loss is the end of the work.
-        for request in 0..ASKING.len() {
+        for (request, process) in ASKING.into_iter().enumerate() {
             if self.state(request) == Some(State::Lost) {
-                let process = &mut self.processes[ASKING[request]];
+                let process = &mut self.processes[process];
                 process.leases.drop_guard(now, self.requests[request]);
             }
         }
@@ -436,9 +436,9 @@ impl World {
         if !self.is_quiet() {
             return Ok(());
         }
-        for request in 0..ASKING.len() {
+        for (request, process) in ASKING.into_iter().enumerate() {
             let id = self.requests[request];
-            let leases = &self.processes[ASKING[request]].leases;
+            let leases = &self.processes[process].leases;
             match self.state(request) {
                 Some(State::Backoff) if self.key.is_none() => {
                     return Err(format!("request {request} waits for a free name"));
