@@ -13,6 +13,7 @@ mod holds;
 mod ledger;
 mod outages;
 mod traffic;
+mod waking;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -131,6 +132,8 @@ struct State {
     open: BTreeMap<(usize, Vec<u8>), Open>,
     /// Nothing else goes wrong, if there are any.
     outages: Option<outages::Outages>,
+    /// Nothing goes wrong that could delay or lose what a server tells, but what is said here.
+    waking: Option<waking::Waking>,
     /// The server may refuse who a client is.
     may_deny: bool,
     grants: u64,
@@ -157,6 +160,7 @@ impl Checker {
             holds: Vec::new(),
             open: BTreeMap::new(),
             outages: None,
+            waking: None,
             may_deny: false,
             grants: 0,
             losses: 0,
@@ -212,6 +216,7 @@ impl Checker {
         let state = &mut *guard;
         // What a hold keeps alive may end with it, and ends call back: dropped without the lock.
         let gone = holds::probe(state, &self.world, &self.server);
+        waking::judge(state, self.world.true_time());
         drop(guard);
         drop(gone);
     }
@@ -296,7 +301,17 @@ impl Checker {
         for seen in seen.drain(..) {
             match seen {
                 Seen::HandedOut(command) => state.ledger.sent(&command),
-                Seen::Executed(command, reply) => state.ledger.executed(&command, &reply, now),
+                Seen::Executed(command, reply, at) => {
+                    state.ledger.executed(&command, &reply, now);
+                    if let Some(waking) = &mut state.waking {
+                        waking.executed(&command, at);
+                    }
+                }
+                Seen::Left(left, at) => {
+                    if let Some(waking) = &mut state.waking {
+                        waking.left(left, at);
+                    }
+                }
             }
         }
         state.seen = seen;
@@ -321,6 +336,9 @@ impl Observer for Watching {
         self.checker
             .world
             .note(|| format!("client {} is told {event:?}", self.client.id()));
+        if let Event::Unwatched(why) = event {
+            self.checker.unwatched(&self.client, why);
+        }
         let (name, ends, holds) = match event {
             Event::Acquired { name, .. } => (name, 1, 1),
             Event::Held { name, .. }

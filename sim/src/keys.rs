@@ -89,16 +89,39 @@ pub(crate) type Entries = BTreeMap<Vec<u8>, Entry>;
 pub(crate) struct Keys {
     entries: Entries,
     pub(crate) tracking: Tracking,
+    /// What has left its key since it was last asked for, once somebody asked.
+    pub(crate) left: Option<Vec<Left>>,
+}
+
+/// A value that its key does not have any more.
+#[derive(Clone, Debug)]
+pub(crate) struct Left {
+    pub(crate) key: Vec<u8>,
+    /// Without one it was no text.
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) how: How,
+}
+
+/// How a value leaves its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// The key is gone.
+    Freed,
+    /// As `Freed`, by its time: readers are told when the server comes across it.
+    Lapsed,
+    /// The key has another value.
+    Replaced,
 }
 
 impl Keys {
     /// Keys whose time has come are not there any more. Who has read them is told when the server comes across them, or
     /// by [`sweep`](Keys::sweep).
     pub(crate) fn expire(&mut self, now_ms: u64) {
-        let tracking = &mut self.tracking;
+        let (tracking, left) = (&mut self.tracking, &mut self.left);
         self.entries.retain(|key, entry| match entry.expires {
             Some(at) if at <= now_ms => {
                 tracking.lapse(key, at);
+                note_left(left, key, &entry.held, How::Lapsed);
                 false
             }
             _ => true,
@@ -121,17 +144,26 @@ impl Keys {
     }
 
     pub(crate) fn put(&mut self, key: &[u8], held: Held, expires: Option<u64>) {
-        self.entries.insert(key.to_vec(), Entry { held, expires });
+        let entry = Entry {
+            held: held.clone(),
+            expires,
+        };
+        if let Some(old) = self.entries.insert(key.to_vec(), entry)
+            && old.held != held
+        {
+            note_left(&mut self.left, key, &old.held, How::Replaced);
+        }
         self.tracking.changed(key);
     }
 
     pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
         self.tracking.look(key);
-        let removed = self.entries.remove(key).is_some();
-        if removed {
-            self.tracking.changed(key);
-        }
-        removed
+        let Some(old) = self.entries.remove(key) else {
+            return false;
+        };
+        note_left(&mut self.left, key, &old.held, How::Freed);
+        self.tracking.changed(key);
+        true
     }
 
     /// `DEL key..`
@@ -142,7 +174,9 @@ impl Keys {
 
     /// All are gone, and everybody who is tracked is told; who has done it before the reply or behind it.
     pub(crate) fn flush(&mut self, before_the_reply: bool) {
-        self.entries.clear();
+        for (key, old) in std::mem::take(&mut self.entries) {
+            note_left(&mut self.left, &key, &old.held, How::Freed);
+        }
         self.tracking.flushed(before_the_reply);
     }
 
@@ -319,6 +353,19 @@ impl Keys {
         let equal = self.text(key)?.is_some_and(|value| value == expected);
         Ok(equal && self.remove(key))
     }
+}
+
+fn note_left(left: &mut Option<Vec<Left>>, key: &[u8], held: &Held, how: How) {
+    let Some(left) = left else { return };
+    let value = match held {
+        Held::Text(value) => Some(value.clone()),
+        Held::List(_) => None,
+    };
+    left.push(Left {
+        key: key.to_vec(),
+        value,
+        how,
+    });
 }
 
 #[derive(Default)]

@@ -277,7 +277,7 @@ impl Inner {
             let resp3 = &mut connection.resp3;
             let reply = server.answer(now, &command, resp3, &mut self.counts, |command, reply| {
                 if let Some(tap) = tap {
-                    tap.push(Seen::Executed(Arc::clone(command), reply.clone()));
+                    tap.push(Seen::Executed(Arc::clone(command), reply.clone(), now));
                 }
             });
             let bytes = encode(&reply, connection.resp3);
@@ -287,6 +287,7 @@ impl Inner {
             }
             let done = (self.now, command, reply);
             let at = self.connections[id].server;
+            self.note_left(at);
             let server = &mut self.servers[at].1;
             server.executed.push(done);
             if server.keys.tracking.is_idle() {
@@ -302,6 +303,7 @@ impl Inner {
 
     /// What a server has to say to connections that are tracked goes on its way, and its next round is planned.
     pub(crate) fn tell(&mut self, server: usize) {
+        self.note_left(server);
         let this = &mut self.servers[server].1;
         if this.keys.tracking.is_idle() || this.frozen || this.down {
             return;
@@ -309,6 +311,15 @@ impl Inner {
         let pushes = this.keys.tracking.take_early();
         self.send_pushes(pushes);
         self.plan_cycle(server);
+    }
+
+    /// What has left its key on a server is seen by the tap.
+    fn note_left(&mut self, server: usize) {
+        let left = self.servers[server].1.keys.left.as_mut();
+        if let (Some(tap), Some(left)) = (&mut self.tap, left) {
+            let now = self.now;
+            tap.extend(left.drain(..).map(|left| Seen::Left(left, now)));
+        }
     }
 
     fn send_pushes(&mut self, pushes: Vec<Push>) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tenure_core::time::Tick;
 
-use crate::keys::Reply;
+use crate::keys::{Left, Reply};
 use crate::server::Server;
 
 /// A command as a client handed it out.
@@ -40,8 +40,10 @@ impl std::fmt::Display for Command {
 pub(crate) enum Seen {
     /// A whole command was handed out.
     HandedOut(Arc<Command>),
-    /// A server executed a command, or refused it.
-    Executed(Arc<Command>, Reply),
+    /// A server executed a command, or refused it, at this true time.
+    Executed(Arc<Command>, Reply, Tick),
+    /// A value left its key, at this true time; only if that is asked for.
+    Left(Left, Tick),
 }
 
 /// What was written on one connection, cut into commands, and how much of it has arrived.

@@ -339,6 +339,14 @@ impl World {
         self.lock().tap.get_or_insert_default();
     }
 
+    /// As [`tap`](World::tap), and of what leaves its key on any server.
+    pub(crate) fn tap_keys(&self) {
+        self.tap();
+        for (_, server) in &mut self.lock().servers {
+            server.keys.left.get_or_insert_default();
+        }
+    }
+
     /// What was on the wire since the last time, into `seen`.
     pub(crate) fn tapped(&self, seen: &mut Vec<Seen>) {
         if let Some(tap) = &mut self.lock().tap {

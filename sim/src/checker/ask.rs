@@ -49,6 +49,9 @@ impl Ask {
         };
         request.begun = Some(state.clients[&request.client].now());
         request.lazy = lazy;
+        if let Some(waking) = &mut state.waking {
+            waking.begun(self.id, request, self.checker.world.true_time());
+        }
         let place = (request.client, request.name.clone().into_bytes());
         state.open.entry(place).or_default().begun += 1;
     }
@@ -73,6 +76,9 @@ impl Ask {
             let state = &mut *guard;
             state.grants += 1;
             let id = self.id;
+            if let Some(waking) = &mut state.waking {
+                waking.over(id, checker.world.true_time());
+            }
             state.holds.push(Hold::new(id, held));
             state.holds.len() - 1
         };
@@ -133,7 +139,11 @@ impl Ask {
         self.checker.take_in();
         let stamp = self.checker.world.stamp();
         let now = self.checker.world.true_time();
-        self.checker.lock().ledger.end(self.id, stamp, now);
+        let mut state = self.checker.lock();
+        if let Some(waking) = &mut state.waking {
+            waking.over(self.id, now);
+        }
+        state.ledger.end(self.id, stamp, now);
     }
 
     /// S9: an answer comes by the end of the wait, unless the process stood still or did not look.
