@@ -120,6 +120,12 @@ impl Reading {
         self.borrowed.take_if(|whose| *whose == borrowed);
     }
 
+    /// The driver has taken something in. If a caller had borrowed the waiting it did not run in time, and its answer may be
+    /// there: what goes out next, in the same turn perhaps, is not its own.
+    pub(crate) fn overtaken(&mut self) {
+        self.borrowed = None;
+    }
+
     /// Whether the driver may look away. Between two requests that follow each other closely it may, too, unless somebody
     /// waits to be woken by the server.
     pub(crate) fn look_away(&mut self, in_flight: Option<usize>, awaits_change: bool) -> bool {
@@ -220,6 +226,18 @@ mod tests {
         reading.give_back(slow);
         assert!(!reading.goes_on(slow, Some(1)));
         assert!(reading.goes_on(next, Some(1)));
+    }
+
+    #[test]
+    fn s17_who_does_not_run_when_its_answer_is_read_for_it_waits_for_nobody_else() {
+        let mut reading = Reading::default();
+        let slow = borrow(&mut reading);
+        assert!(reading.look_away(Some(1), false));
+        // The driver reads the answer, and sends in the same turn what it leads to, or somebody else's.
+        reading.overtaken();
+        reading.sent(|| Some(1));
+        assert!(!reading.look_away(Some(1), false));
+        assert!(!reading.goes_on(slow, Some(1)));
     }
 
     #[test]

@@ -97,6 +97,9 @@ impl<M: Machine, B: Binding> Driving<M, B> {
         for _ in 0..ROUNDS {
             let Arrived { at, more } = state.machine.poll_in(cx);
             let now = at.unwrap_or_else(|| shared.binding.now());
+            if at.is_some() {
+                state.reading.overtaken();
+            }
             if more {
                 // All that has arrived is taken in before anything is given up.
                 state.flush(now, observed, wakers);
