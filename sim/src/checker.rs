@@ -26,7 +26,7 @@ use crate::world::World;
 pub use ask::{Ask, Guard, Mark};
 use holds::Hold;
 pub(crate) use ledger::{Ledger, overlaps};
-use tenure_client::{Event, Observer, Wait};
+use tenure_client::{Event, Observer, Unwatched, Wait};
 
 /// What is told within this time counts as told at once.
 const AT_ONCE: Duration = Duration::from_millis(1);
@@ -304,7 +304,7 @@ impl Checker {
                 Seen::Executed(command, reply, at) => {
                     state.ledger.executed(&command, &reply, now);
                     if let Some(waking) = &mut state.waking {
-                        waking.executed(&command, at);
+                        waking.executed(&command, &reply, at);
                     }
                 }
                 Seen::Left(left, at) => {

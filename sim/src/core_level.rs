@@ -389,8 +389,14 @@ impl Play {
                 let now_ms = self.server.now_ms(self.now);
                 self.server.keys.sweep(now_ms);
             }
-            16..22 if !self.calm => self.server.keys.tracking.crowd_out(),
-            22 if !self.calm => self.server.keys.tracking.lose(),
+            16..22 if !self.calm => {
+                self.server.keys.tracking.crowd_out();
+                self.met(Fault::CrowdOut);
+            }
+            22 if !self.calm => {
+                self.server.keys.tracking.lose();
+                self.met(Fault::LoseTracking);
+            }
             _ => {}
         }
         let pushes = self.server.keys.tracking.take_early();

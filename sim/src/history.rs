@@ -26,8 +26,9 @@ pub const LEAST_EVENTS: u64 = 200;
 pub const LEAST_CLIENTS: usize = 2;
 /// One history in so many is a long one.
 const LONG: u64 = 50;
-/// One in so many has nothing but outages, so that what they cost can be judged.
-const OUTAGES: u64 = 12;
+/// One in so many has nothing but outages, so that what they cost can be judged; another one nothing that could delay or lose
+/// what the server tells, so that this can.
+const MEASURED: u64 = 12;
 /// What a fresh client may need more than one lease to get a name once everything is well.
 const GRACE: Duration = Duration::from_secs(3);
 /// No task of a history can be busy for so long.
@@ -77,6 +78,9 @@ struct Stage {
     world: World,
     server: ServerHandle,
     checker: Checker,
+    kind: Kind,
+    /// Nothing goes wrong that can lose what a server tells, and nobody notice.
+    told: bool,
     names: usize,
     pace: Pace,
     clients: Arc<Mutex<Vec<Client>>>,
@@ -87,6 +91,17 @@ struct Stage {
     looks: Arc<AtomicU64>,
     /// Until when faults go on; then everything is well.
     until: Arc<Mutex<Duration>>,
+}
+
+/// What goes wrong in a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Anything.
+    Any,
+    /// Nothing but outages.
+    Outages,
+    /// Nothing that could delay or lose what a server tells.
+    Waking,
 }
 
 /// How fast a history lives: everything that takes time is drawn in proportion.
@@ -122,8 +137,8 @@ impl Pace {
         }
     }
 
-    /// With leases that last long enough for an outage to be measured by them.
-    fn of_outages(below: &mut impl FnMut(u64) -> u64) -> Pace {
+    /// With leases that last long enough for something to be measured by them.
+    fn measured(below: &mut impl FnMut(u64) -> u64) -> Pace {
         Pace {
             percent: 50,
             leases: (
@@ -193,8 +208,12 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
     let server = world.server_with_drift("db", dialect, below(40_001) as i64 - 20_000);
     // Half of the histories keep every assumption but the one about zombies, so that nothing is excused.
     let mut assumed = Assumptions::ALL.without(Assumption::A7);
-    let outages = below(OUTAGES) == 0;
-    let loose = below(2) == 0 && !outages;
+    let kind = match below(MEASURED) {
+        0 => Kind::Outages,
+        1 => Kind::Waking,
+        _ => Kind::Any,
+    };
+    let loose = below(2) == 0 && kind == Kind::Any;
     for assumption in [
         Assumption::A1,
         Assumption::A2,
@@ -206,18 +225,27 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
             assumed = assumed.without(assumption);
         }
     }
-    let checker = Checker::new(&world, &server, assumed);
-    let pace = match outages {
-        true => Pace::of_outages(&mut below),
-        false => Pace::draw(&mut below),
-    };
-    if outages {
-        checker.only_outages();
+    if kind == Kind::Waking {
+        // Keys are deleted and replaced, and everybody is told.
+        assumed = assumed.without(Assumption::A3).without(Assumption::A6);
     }
+    let checker = Checker::new(&world, &server, assumed);
+    let pace = match kind {
+        Kind::Any => Pace::draw(&mut below),
+        Kind::Outages | Kind::Waking => Pace::measured(&mut below),
+    };
+    match kind {
+        Kind::Any => {}
+        Kind::Outages => checker.only_outages(),
+        Kind::Waking => checker.only_waking(),
+    }
+    let kinds = nemesis::choose(assumed, &mut below);
     let stage = Stage {
         world: world.clone(),
         server: server.clone(),
         checker: checker.clone(),
+        kind,
+        told: kind != Kind::Any || !kinds.contains(&Fault::LoseTracking),
         names: 1 + below(3) as usize,
         pace,
         clients: Arc::default(),
@@ -234,14 +262,15 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
     if !assumed.has(Assumption::A2) {
         lock(&faults).insert(Fault::Drift, 1);
     }
-    let kinds = nemesis::choose(assumed, &mut below);
     let counted = Arc::clone(&faults);
     sim.block_on(async move {
-        if outages {
-            nemesis::start_outages(&stage, &counted);
-        } else {
-            for _ in 0..1 + stage.world.below(2) {
-                nemesis::start(&stage, kinds.clone(), &counted);
+        match kind {
+            Kind::Outages => nemesis::start_outages(&stage, &counted),
+            Kind::Waking => nemesis::start(&stage, nemesis::THAT_WAKE.to_vec(), &counted),
+            Kind::Any => {
+                for _ in 0..1 + stage.world.below(2) {
+                    nemesis::start(&stage, kinds.clone(), &counted);
+                }
             }
         }
         watch(&stage);

@@ -144,15 +144,10 @@ impl Keys {
     }
 
     pub(crate) fn put(&mut self, key: &[u8], held: Held, expires: Option<u64>) {
-        let entry = Entry {
-            held: held.clone(),
-            expires,
-        };
-        if let Some(old) = self.entries.insert(key.to_vec(), entry)
-            && old.held != held
-        {
+        if let Some(old) = self.entries.get(key).filter(|old| old.held != held) {
             note_left(&mut self.left, key, &old.held, How::Replaced);
         }
+        self.entries.insert(key.to_vec(), Entry { held, expires });
         self.tracking.changed(key);
     }
 

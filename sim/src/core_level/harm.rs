@@ -37,6 +37,9 @@ pub const FAULTS: &[Fault] = &[
     Fault::FailScript,
     Fault::StepForward,
     Fault::StepBack,
+    Fault::LoseTracking,
+    Fault::RefuseTracking,
+    Fault::CrowdOut,
 ];
 
 /// The most machines there are, copies among them.
@@ -92,6 +95,10 @@ impl Play {
                 };
                 self.met(Fault::Password);
             }
+            12 if self.below(3) == 0 => {
+                self.server.keys.tracking.refused ^= true;
+                self.met(Fault::RefuseTracking);
+            }
             13..=15 => self.break_an_assumption(node),
             // Nobody looks after the machine for a while.
             _ => {
@@ -113,6 +120,7 @@ impl Play {
         self.server.script_fails = false;
         self.server.repeats = 0;
         self.server.password = None;
+        self.server.keys.tracking.refused = false;
         while !self.zombies.is_empty() {
             self.one_zombie();
         }

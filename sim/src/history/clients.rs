@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure_client::{Config, Error, Locks, Wait, connect_with};
 
-use super::{Stage, lock};
+use super::{Kind, Stage, lock};
 use crate::checker::{Ask, Assumption, Guard, Want};
 use crate::machine::Client;
 use crate::thread::Threads;
@@ -40,11 +40,17 @@ pub(super) fn start(stage: &Stage) {
 
 /// A client of the library, its driver running; its callers are tasks or threads.
 pub(super) async fn connect(stage: &Stage, client: &Client) -> Result<(Locks, Callers), Error> {
-    let config = Config::from_url(&format!("redis://{}", stage.server.host()))?
+    let mut config = Config::from_url(&format!("redis://{}", stage.server.host()))?
         // A client that was closed may still clean up while the next one on its machine begins.
         .label(format!("c{}-{}", client.id(), stage.number()))
         .observe(stage.checker.observer(client));
+    config = match stage.world.below(10) {
+        0 if stage.kind != Kind::Waking => config.no_wake_ups(),
+        1..=4 if stage.told => config.poll_limit(Duration::MAX),
+        _ => config,
+    };
     let (locks, callers) = if stage.world.chance(250) {
+        stage.checker.has_threads(client);
         let (locks, threads) = Threads::connect(client, &config)?;
         (locks, Callers(Some(threads)))
     } else {

@@ -96,7 +96,26 @@ faults! {
     StepBack,
     /// The server fails over to a replica that lags, on another clock. Breaks A1 and A3.
     FailOver,
+    /// The server tells nobody any more what it has promised to tell, as behind a proxy that has connected anew.
+    LoseTracking,
+    /// `CLIENT TRACKING` is refused for a while, and some have to connect anew.
+    RefuseTracking,
+    /// Whoever waits or holds is told of a change that was none.
+    CrowdOut,
 }
+
+/// The faults after which everybody is told, and the end of a connection.
+pub(super) const THAT_WAKE: &[Fault] = &[
+    Fault::Cut,
+    Fault::Cut,
+    Fault::Delete,
+    Fault::Delete,
+    Fault::Replace,
+    Fault::Flush,
+    Fault::Kill,
+    Fault::ForgetScripts,
+    Fault::CrowdOut,
+];
 
 /// The faults of whole clients.
 pub fn faults() -> impl Iterator<Item = Fault> {
@@ -237,7 +256,10 @@ async fn inflict(stage: &Stage, fault: Fault) {
                 victim.cut(server);
             }
         }
-        Fault::Cut => victim.cut(server),
+        Fault::Cut => {
+            stage.checker.cuts(&victim);
+            victim.cut(server);
+        }
         Fault::Refuse => {
             victim.cut(server);
             bend(stage, &victim, |link| link.refuses = true).await;
@@ -313,14 +335,18 @@ async fn inflict(stage: &Stage, fault: Fault) {
         Fault::Password => {
             stage.checker.may_deny();
             server.password("changed");
-            for client in stage.clients() {
-                if world.chance(700) {
-                    client.cut(server);
-                }
-            }
+            cut_some(stage);
             world.sleep(span(600)).await;
             server.no_password();
         }
+        Fault::LoseTracking => server.lose_tracking(),
+        Fault::RefuseTracking => {
+            server.refuse_tracking(true);
+            cut_some(stage);
+            world.sleep(span(1_000)).await;
+            server.refuse_tracking(false);
+        }
+        Fault::CrowdOut => server.crowd_out_tracking(),
         // Not for the nemesis: whole clients are not copied, and clocks are drawn when they are made.
         Fault::Clone | Fault::Drift => {}
         Fault::ReadOnly => sulk(stage, Mood::ReadOnly).await,
@@ -351,6 +377,15 @@ async fn bend(stage: &Stage, victim: &Client, change: impl FnOnce(&mut Link)) {
     let most = stage.up_to(3_000);
     stage.world.sleep(stage.world.up_to(most)).await;
     victim.link(&stage.server, |link| *link = Link::default());
+}
+
+/// Most have to connect anew.
+fn cut_some(stage: &Stage) {
+    for client in stage.clients() {
+        if stage.world.chance(700) {
+            client.cut(&stage.server);
+        }
+    }
 }
 
 /// A mood, for a while.
