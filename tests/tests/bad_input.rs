@@ -287,7 +287,11 @@ fn urls_that_cannot_be_are_refused_before_there_is_a_connection() -> Outcome {
         ("hunter2".into(), "has no scheme"),
         (format!("http://:hunter2@{at}/"), "allowed are redis://"),
         (format!("hunter2@x://{at}/"), "allowed are redis://"),
-        (format!("rediss://:hunter2@{at}/"), "TLS"),
+        (
+            format!("rediss+unix://:hunter2@{at}/"),
+            "allowed are redis://",
+        ),
+        (format!("redis://:hunter2@{at}/?ca=/x"), "TLS"),
         ("redis://".into(), "names no host"),
         ("redis://:hunter2@".into(), "names no host"),
         ("redis://:hunter2@/1".into(), "names no host"),
@@ -311,7 +315,10 @@ fn urls_that_cannot_be_are_refused_before_there_is_a_connection() -> Outcome {
             "from 0 to 999999999",
         ),
         (format!("redis://:hunter2@{at}/1?db=2"), "two databases"),
-        (format!("redis://:hunter2@{at}/?hunter2=1"), "allowed is db"),
+        (
+            format!("redis://:hunter2@{at}/?hunter2=1"),
+            "allowed are db",
+        ),
         ("redis+unix://:hunter2@".into(), "no socket path"),
         ("redis+unix://run/socket".into(), "no host"),
     ] {

@@ -66,6 +66,7 @@ impl Scripted {
         Config::from_url(&format!("redis://127.0.0.1:{}/", self.port))
             .unwrap()
             .no_wake_ups()
+            .no_server_checks()
     }
 
     /// What it was sent, as text, and the error its connection ended with.
