@@ -201,3 +201,75 @@ fn s7_a_loss_that_is_not_worth_its_outage_is_reported() {
     let said = outage(ms(0), ms(2_500));
     assert!(said[0].contains("did not end the hold"), "{said:?}");
 }
+
+/// A client that is not told waits for a name that gets free, or holds one that is deleted. Gives what the checker says.
+fn untold(holds: bool, told: bool) -> Vec<String> {
+    let mut sim = Sim::new(6);
+    let world = sim.world();
+    let server = world.server("db", Dialect::Redis8);
+    let (a, b) = (world.client(), world.client());
+    let assumed = Assumptions::ALL.without(Assumption::A6);
+    let checker = Checker::new(&world, &server, assumed);
+    checker.only_waking();
+    sim.block_on(async move {
+        let first = connect(&checker, &a, &server).await;
+        let config = Config::from_url("redis://db").unwrap();
+        let config = config.observe(checker.observer(&b));
+        let config = if told { config } else { config.no_wake_ups() };
+        let second = b.connect_config(&config).await.unwrap();
+        let (machine, holder) = if holds { (&b, &second) } else { (&a, &first) };
+        let ask = checker.ask(machine, "n", Want::a_try(Duration::from_secs(5)));
+        ask.begun(false);
+        let request = holder.lock("n").options(ask.options());
+        let guard = ask.acquired(request.acquire().await.unwrap());
+        if holds {
+            world.sleep(Duration::from_millis(50)).await;
+            checker.broke(Assumption::A6, Scope::Name("n"));
+            server.delete("lock:n");
+        } else {
+            let ask = checker.ask(
+                &b,
+                "n",
+                Want::wait(Duration::from_secs(4), Duration::from_secs(9)),
+            );
+            let request = second.lock("n").options(ask.options());
+            ask.begun(false);
+            let inner = world.clone();
+            b.spawn(async move {
+                let guard = ask.acquired(request.acquire().await.unwrap());
+                inner.sleep(Duration::from_secs(1)).await;
+                drop(guard);
+            });
+            world.sleep(Duration::from_secs(3)).await;
+        }
+        let kept = holds.then_some(guard);
+        for _ in 0..10 {
+            world.sleep(Duration::from_millis(10)).await;
+            checker.probe();
+        }
+        drop(kept);
+        checker.violations()
+    })
+}
+
+#[test]
+fn s9_who_is_not_woken_is_reported() {
+    let said = untold(false, false);
+    assert!(
+        said.iter().any(|text| text.contains("makes no attempt")),
+        "{said:?}"
+    );
+    let said = untold(false, true);
+    assert!(said.is_empty(), "{said:?}");
+}
+
+#[test]
+fn s9_a_loss_that_is_told_late_is_reported() {
+    let said = untold(true, false);
+    assert!(
+        said.iter().any(|text| text.contains("is not told")),
+        "{said:?}"
+    );
+    let said = untold(true, true);
+    assert!(said.is_empty(), "{said:?}");
+}

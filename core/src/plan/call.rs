@@ -408,4 +408,27 @@ mod tests {
             assert_eq!(clean_up, maybe_executed.then_some(OpKind::Clear));
         }
     }
+
+    #[test]
+    fn s5_what_was_answered_counts_though_the_read_behind_it_was_not() {
+        let (mut theirs, _) = Theirs::asking(Wait::Now);
+        theirs.dialect.ask_to_watch();
+        let op = theirs.calls.pop().unwrap().op;
+        let call = Call::new(&theirs.dialect, op);
+        assert_eq!(call.replies(&theirs.leases), 2);
+        let granted = Reply {
+            tag: call,
+            value: Value::Null,
+            handed_out: NOW,
+            more: 1,
+        };
+        let (leases, partial) = (&mut theirs.leases, &mut theirs.partial);
+        let again = Call::handle_reply(&granted, NOW, leases, &mut theirs.dialect, partial);
+        assert_eq!(again, None);
+        assert!(leases.poll_event().is_none());
+        let dead = Failure::Link(LinkFault::Closed);
+        call.handle_no_reply(NOW, leases, partial, true, dead);
+        let event = leases.poll_event().expect("the answer");
+        assert!(matches!(event.notice, Notice::Acquired { .. }), "{event:?}");
+    }
 }
