@@ -247,15 +247,17 @@ impl Sum {
 /// Cells that whole clients are not expected to meet; the machine alone meets them every few thousand histories.
 ///
 /// A hold that is being released has no guard any more that could be dropped: the client drops its release, and that goes
-/// on. For the other three a take-over or a confirmation must be on its way, which takes a fraction of a millisecond, and
-/// within that somebody else must write the key right behind a repeated command, or a socket that takes no more bytes must
-/// be cut.
+/// on. The others are met a few times in a hundred thousand histories, or not: a take-over, a confirmation or a look must be on
+/// its way, which takes a fraction of a millisecond, and within that somebody else must write the key right behind a repeated
+/// command, or a socket that takes no more bytes must be cut, or the take-over must take half a lease.
 #[cfg(feature = "cells")]
 const ELSEWHERE: &[(State, Input)] = &[
     (State::Releasing, Input::Drop),
     (State::Adopting, Input::RefusedLast),
+    (State::Adopting, Input::GrantedLate),
     (State::Adopting, Input::Unsent),
     (State::Confirming, Input::Unsent),
+    (State::Checking, Input::Unsent),
 ];
 
 /// Shows how many cells of the lease table were met, and how often the rarest. Gives those that were not: first those that
