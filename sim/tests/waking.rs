@@ -429,7 +429,7 @@ fn a_hold_that_is_never_renewed_is_told_after_a_reconnect_too() {
 /// What others of its process do on the same connection, and how much later a waiter may be woken for it.
 #[derive(Clone, Copy)]
 enum Others {
-    /// They take and give back locks of their own, and run at once.
+    /// They take and give back locks of their own now and then, and run at once.
     Prompt,
     /// They may not run for 20 ms though their answer has come.
     Slow,
@@ -480,7 +480,8 @@ fn s9_a_thread_that_waits_is_woken_though_others_read() {
                             Others::Prompt => drop(party.ask(request.acquire()).await),
                             Others::Slow => drop(threads.ask(request.acquire()).await),
                         }
-                        world.sleep(world.up_to(4 * MS)).await;
+                        // At other times nobody but the driver reads.
+                        world.sleep(world.up_to(20 * MS)).await;
                     }
                     world.sleep(100 * MS).await;
                 });
