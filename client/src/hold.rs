@@ -150,6 +150,11 @@ impl Hold {
                 cell.watchers.take(For::Renewal, wakers);
                 return told(false);
             }
+            // Why follows, as the loss.
+            Notice::Vanished => {
+                self.valid_until.store(NOT_HELD, Ordering::Release);
+                return told(false);
+            }
             Notice::Lost { lost, by } => {
                 self.valid_until.store(NOT_HELD, Ordering::Release);
                 // The guard may live on: the store forgets the hold when it is dropped.
@@ -172,8 +177,8 @@ impl Hold {
 
     /// The holder lets go: from here on the lock is not held. Gives how long it was, if it was.
     pub(crate) fn let_go(&self, now: Tick, wakers: &mut Vec<Waker>) -> Option<Duration> {
-        self.valid_until.store(NOT_HELD, Ordering::Release);
         let mut cell = self.cell();
+        self.valid_until.store(NOT_HELD, Ordering::Release);
         if !matches!(cell.stage, Stage::Held) {
             return None;
         }
@@ -251,6 +256,12 @@ impl Hold {
                     stop_by: until,
                 }))
             }
+            // Gone or another's: more is told with the loss.
+            (Stage::Held, None) => Err(Error::Lost(Lost {
+                cause: Cause::Gone,
+                by: None,
+                stop_by: now,
+            })),
             _ => Err(Error::NotHeld),
         }
     }

@@ -84,6 +84,8 @@ fn tell_lease(observer: &dyn Observer, name: &[u8], notice: &Notice, lasted: Dur
                 error: &fault.clone().into(),
             });
         }
+        // The loss follows.
+        Notice::Vanished => {}
         Notice::Lost { lost, by } => {
             let lost = Lost::new(*lost, by.clone());
             observer.event(&Event::Lost {

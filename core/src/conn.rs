@@ -55,6 +55,10 @@ pub use info::{Flavour, ServerInfo};
 const RECV_ROOM: usize = 4096;
 /// Bytes that were sent are dropped from the transmit buffer when they are this many.
 const SENT_ROOM: usize = 64 * 1024;
+/// What stands for a string that is too long to be kept.
+const EMPTY: &[u8] = b"$0\r\n\r\n";
+/// The longest string that servers keep.
+const MOST_SKIPPED: usize = 512 * 1024 * 1024;
 /// How servers refuse when they have too many clients: nothing is wrong, they are full.
 const FULL: &[u8] = b"ERR max number of clients";
 
@@ -154,6 +158,8 @@ pub struct Conn<T> {
     end: usize,
     /// The frame that the last poll lent out.
     lent: usize,
+    /// So much is still to come of a string that is too long to be kept.
+    skipping: usize,
     tx: Vec<u8>,
     /// How much of `tx` the transport has taken.
     taken: usize,
@@ -181,6 +187,7 @@ impl<T: Copy> Conn<T> {
             start: 0,
             end: 0,
             lent: 0,
+            skipping: 0,
             tx: Vec::new(),
             taken: 0,
             base: 0,
@@ -391,6 +398,13 @@ impl<T: Copy> Conn<T> {
             if bytes.is_empty() || self.phase == Phase::Closed {
                 return Ok(None);
             }
+            if self.skipping == 0 {
+                self.skipping = too_long(bytes, self.config.limits.frame);
+            }
+            if self.skipping > 0 && !self.skip() {
+                return Ok(None);
+            }
+            let bytes = &self.rx[self.start..self.end];
             let Some(len) = self.scanner.scan(bytes).map_err(LinkFault::Protocol)? else {
                 return Ok(None);
             };
@@ -423,6 +437,22 @@ impl<T: Copy> Conn<T> {
 
     // ---- helpers ----
 
+    /// Drops what has come of a string that is too long, and puts an empty one in its place once all of it has: nothing of ours
+    /// is so long, and whose it is makes no difference.
+    fn skip(&mut self) -> bool {
+        let have = self.end - self.start;
+        let dropped = have.min(self.skipping - EMPTY.len());
+        self.start += dropped;
+        self.skipping -= dropped;
+        if self.skipping > EMPTY.len() || have - dropped < EMPTY.len() {
+            return false;
+        }
+        self.rx[self.start..self.start + EMPTY.len()].copy_from_slice(EMPTY);
+        self.scanner.reset();
+        self.skipping = 0;
+        true
+    }
+
     /// The request that this reply belongs to; `None` for one of the handshake.
     fn match_reply(
         &mut self,
@@ -433,10 +463,9 @@ impl<T: Copy> Conn<T> {
         let position = self.base + self.taken as u64;
         // A reply to a question that was not put, or not to its end: of several commands the first may be answered before the
         // last has left.
-        let unasked = self
-            .fifo
-            .front()
-            .is_none_or(|entry| entry.end > position && entry.replies <= 1);
+        let unasked = self.fifo.front().is_none_or(|entry| {
+            entry.start >= position || (entry.end > position && entry.replies <= 1)
+        });
         if unasked || error.is_some_and(|text| text.starts_with(b"ERR Protocol error")) {
             self.fault_text = without_password(&self.config, error.unwrap_or_default());
             return Err(match error {
@@ -580,13 +609,30 @@ impl<T: Copy> Conn<T> {
 
     fn reset(&mut self) {
         self.scanner.reset();
-        (self.start, self.end, self.lent) = (0, 0, 0);
+        (self.start, self.end, self.lent, self.skipping) = (0, 0, 0, 0);
         self.tx.clear();
         (self.taken, self.base, self.started) = (0, 0, 0);
         self.fifo.clear();
         self.overdue = None;
         self.info = ServerInfo::default();
         self.fault_text.clear();
+    }
+}
+
+/// The length of a frame that is a string beyond the limit, or 0: for anything else, and for what nobody would send.
+fn too_long(bytes: &[u8], limit: usize) -> usize {
+    let Some(head) = bytes.strip_prefix(b"$") else {
+        return 0;
+    };
+    let digits = head.iter().take(12).take_while(|b| b.is_ascii_digit());
+    let digits = digits.count();
+    if !head[digits..].starts_with(b"\r\n") || digits > 10 {
+        return 0;
+    }
+    let text = core::str::from_utf8(&head[..digits]).unwrap_or_default();
+    match text.parse::<usize>() {
+        Ok(len) if len > limit && len <= MOST_SKIPPED => 1 + digits + 2 + len + 2,
+        _ => 0,
     }
 }
 

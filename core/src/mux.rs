@@ -64,6 +64,7 @@ use crate::ask::{Answer, Asks};
 use crate::config::{POLL_LIMIT, REPLY_LIMIT};
 use crate::conn::{Conn, ConnConfig, Incoming, Orphan, Reply, ServerInfo};
 use crate::error::{ConfigError, Failure, LinkFault, ServerError};
+use crate::lease::OpKind;
 use crate::leases::{self, LeaseId, Leases, Request};
 use crate::names::{Names, escape_text};
 use crate::plan::{Call, Dialect, Partial};
@@ -406,7 +407,10 @@ impl Mux {
                 Ok(Some(Incoming::Reply(reply))) => {
                     let error = reply.value.error().map(ServerError::of);
                     self.retire |= error == Some(ServerError::ReadOnly);
-                    if error.is_none() && self.link == Link::Up {
+                    // Only what a replica would refuse shows that the server serves.
+                    let writes = matches!(reply.tag, Tag::Lease(call)
+                        if !matches!(call.op.kind, OpKind::Look { .. }) && !(call.watch && reply.more == 0));
+                    if error.is_none() && writes && self.link == Link::Up {
                         self.failures = 0;
                     }
                     match reply.tag {

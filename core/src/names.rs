@@ -162,27 +162,11 @@ pub fn glob(start: &[u8]) -> Vec<u8> {
     pattern
 }
 
-/// What the helper key of a removal by force says: `label.value`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forced<'a> {
-    /// The label of whoever forced it.
-    pub by: &'a str,
-    /// The value that was removed.
-    pub value: &'a [u8],
-}
-
-impl<'a> Forced<'a> {
-    /// Reads a helper key; `None` if it was not written by this library.
-    pub fn of(helper: &'a [u8]) -> Option<Forced<'a>> {
-        let dot = helper
-            .windows(1 + FORMAT.len())
-            .position(|part| part == b".tn1:")?;
-        let by = core::str::from_utf8(&helper[..dot]).ok()?;
-        is_label(by).then_some(Forced {
-            by,
-            value: &helper[dot + 1..],
-        })
-    }
+/// Who removed this value by force, if that is what the helper key says: `label.value`.
+pub fn forced_by<'a>(helper: &'a [u8], value: &[u8]) -> Option<&'a str> {
+    let label = helper.strip_suffix(value)?.strip_suffix(b".")?;
+    let label = core::str::from_utf8(label).ok()?;
+    is_label(label).then_some(label)
 }
 
 /// `tn1:` + mark + `:` + 20 digits + `:` + label + `.` + 32 hex digits + `.` + 10 digits.

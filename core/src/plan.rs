@@ -26,7 +26,7 @@ use core::time::Duration;
 
 use crate::conn::{Flavour, ServerInfo};
 use crate::error::{Failure, ServerError};
-use crate::lease::{OpKind, Outcome};
+use crate::lease::{OpKind, Outcome, Vanished};
 use crate::leases::{LeaseId, Leases};
 use crate::names::Value as LeaseValue;
 use crate::resp::{Arg, Value};
@@ -196,6 +196,17 @@ enum Step {
     Shown(Option<u32>),
 }
 
+impl Step {
+    /// How a key was found not to be the hold's any more, if it was.
+    fn vanished(self) -> Option<Vanished> {
+        match self {
+            Step::Done(Outcome::Gone) => Some(Vanished::Gone),
+            Step::Done(Outcome::Refused { .. }) | Step::Shown(_) => Some(Vanished::Replaced),
+            Step::Done(_) | Step::Again(_) => None,
+        }
+    }
+}
+
 impl Dialect {
     /// Where to begin with this server.
     pub fn of(info: &ServerInfo) -> Dialect {
@@ -281,7 +292,7 @@ impl Dialect {
             Form::LookTtl => Verdict::Done(Outcome::Refused {
                 own: None,
                 remaining: remaining(&reply.value),
-                watched: self.watch == Watch::Yes,
+                watched: self.is_watched_by(&reply.value),
             }),
             Form::LookHeld => self.judge_look_held(reply),
             Form::LookForced if kind == OpKind::Clear => {
@@ -381,9 +392,18 @@ impl Dialect {
             None => Verdict::Done(Outcome::Refused {
                 own: partial.own,
                 remaining: remaining(&reply.value),
-                watched: self.watch == Watch::Yes,
+                watched: self.is_watched_by(&reply.value),
             }),
         }
+    }
+
+    /// Whether changes are told from this last read of the key on: those before it were not heeded. Without it nothing can be
+    /// relied upon.
+    fn is_watched_by(&mut self, ttl: &Value<'_>) -> bool {
+        if ttl.error().map(ServerError::of) == Some(ServerError::NoPerm) {
+            self.watch = Watch::No;
+        }
+        ttl.error().is_none() && self.watch == Watch::Yes
     }
 
     fn judge_look_held<'a>(&mut self, reply: &ReplyTo<'a, '_>) -> Verdict<'a> {
@@ -393,10 +413,8 @@ impl Dialect {
         ) {
             // Another type: not ours.
             (Some(ServerError::WrongType), _) => refused(None),
-            (Some(error), _) => {
-                self.may_read &= error != ServerError::NoPerm;
-                failed(error, false)
-            }
+            // Not permitted says nothing of the forms that read while they write.
+            (Some(error), _) => failed(error, false),
             (None, Some(shown)) if shown == reply.expected => Verdict::Done(Outcome::Seen),
             (None, Some(shown)) => Verdict::Shown(shown),
             (None, None) if reply.value.is_null() => Verdict::Done(Outcome::Gone),
@@ -602,11 +620,11 @@ fn commands(
         }
         Form::LookTtl => each(&["PTTL".into(), key]),
         Form::LookHeld | Form::LookForced | Form::LookReplaced => {
+            let forced = leases.helper_key(id, "forced");
+            each(&["GET".into(), Arg::Bytes(&forced)]);
             if form == Form::LookHeld {
                 each(&["GET".into(), key]);
             }
-            let forced = leases.helper_key(id, "forced");
-            each(&["GET".into(), Arg::Bytes(&forced)]);
         }
         Form::SwapGet | Form::Swap | Form::SwapScript(_) => {
             let (Some(new), Some(old)) = (bytes(new), bytes(old)) else {

@@ -145,6 +145,8 @@ pub enum Reason {
     RenewDue,
     /// A hold without a confirmed renewal is given up.
     GiveUp,
+    /// A look at the key of a hold that was put off.
+    LookDue,
     /// The next attempt of a waiting request.
     Retry,
     /// A waiting request times out.

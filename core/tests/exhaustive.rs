@@ -633,7 +633,7 @@ impl Client {
             Event::Acquired { .. } => self.acquired += 1,
             Event::Held { .. } | Event::TimedOut | Event::Failed(_) => self.refused += 1,
             Event::Lost(_) | Event::Released { .. } | Event::Abandoned => self.ended += 1,
-            Event::Renewed { .. } | Event::RenewalFailed(_) => {}
+            Event::Renewed { .. } | Event::RenewalFailed(_) | Event::Vanished => {}
         }
         match self.acquired + self.refused > 1 || self.ended > self.acquired {
             true => Err(format!("a second end: {event:?}")),

@@ -682,7 +682,7 @@ impl Caller {
             Notice::Acquired { .. } => self.acquired += 1,
             Notice::Held(_) | Notice::TimedOut(_) | Notice::Failed(_) => self.refused += 1,
             Notice::Lost { .. } | Notice::Released { .. } | Notice::Abandoned => self.ended += 1,
-            Notice::Renewed { .. } | Notice::RenewalFailed(_) => {}
+            Notice::Renewed { .. } | Notice::RenewalFailed(_) | Notice::Vanished => {}
         }
         match self.acquired + self.refused > 1 || self.ended > self.acquired {
             true => Err(format!("a second end: {notice:?}")),

@@ -247,7 +247,7 @@ fn told(model: &mut Model, notice: &Notice) {
     match notice {
         Notice::Acquired { .. } => model.acquired += 1,
         Notice::Held(_) | Notice::TimedOut(_) | Notice::Failed(_) => model.refused += 1,
-        Notice::Renewed { .. } | Notice::RenewalFailed(_) => {
+        Notice::Renewed { .. } | Notice::RenewalFailed(_) | Notice::Vanished => {
             assert_eq!((model.acquired, model.ended), (1, 0), "{notice:?}");
         }
         Notice::Lost { .. } | Notice::Released { .. } | Notice::Abandoned => model.ended += 1,

@@ -324,7 +324,9 @@ impl Play {
                 self.nodes[node].leases.remove(&id.to_bits());
                 return;
             }
-            (Notice::Renewed { .. } | Notice::RenewalFailed(_), Stage::Held) => true,
+            (Notice::Renewed { .. } | Notice::RenewalFailed(_) | Notice::Vanished, Stage::Held) => {
+                true
+            }
             (Notice::Lost { lost, .. }, Stage::Held) => {
                 live.stage = Stage::Lost;
                 self.ledger.lose(request, stamp);
@@ -341,7 +343,10 @@ impl Play {
                 return;
             }
             // On its way when the release was asked for.
-            (Notice::Renewed { .. } | Notice::RenewalFailed(_), Stage::Releasing) => true,
+            (
+                Notice::Renewed { .. } | Notice::RenewalFailed(_) | Notice::Vanished,
+                Stage::Releasing,
+            ) => true,
             _ => false,
         };
         if !fits {

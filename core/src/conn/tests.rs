@@ -475,3 +475,28 @@ fn what_a_server_says_never_shows_the_password() {
     assert!(conn.poll().is_err());
     assert_eq!(conn.fault_text(), b"WRONGPASS what is AUTH app ");
 }
+
+#[test]
+fn a_string_that_is_too_long_is_passed_over_whatever_the_chunks() {
+    let long = 300_000;
+    let mut bytes = std::format!("${long}\r\n").into_bytes();
+    bytes.extend(std::iter::repeat_n(b'x', long));
+    bytes.extend(b"\r\n+PONG\r\n");
+    for chunk in [1, 2, 3, 5, 6, 7, 1_000, 4_096] {
+        let mut conn = ready();
+        submit(&mut conn, 1, Duration::from_secs(1));
+        submit(&mut conn, 2, Duration::from_secs(1));
+        let n = conn.transmit(Tick::ZERO).len();
+        conn.transmitted(n);
+        let (mut seen, mut most) = (std::vec::Vec::new(), 0);
+        for part in bytes.chunks(chunk) {
+            feed(&mut conn, part);
+            while let Ok(Some(Incoming::Reply(reply))) = conn.poll() {
+                seen.push(reply.value.as_bytes().unwrap().to_vec());
+            }
+            most = most.max(conn.recv_space().len());
+        }
+        assert_eq!(seen, [&b""[..], b"PONG"], "{chunk}");
+        assert!(most < 64 * 1024, "{most}");
+    }
+}

@@ -4,15 +4,15 @@
 use core::time::Duration;
 
 use super::table::{self, Act, Input, State};
-use super::{Cause, Event, Lease, Lost, OpKind, Outcome, Slot, Until};
+use super::{Cause, Event, Lease, Lost, OpKind, Outcome, Slot, Until, Vanished};
 use crate::error::Failure;
 use crate::time::{Deadline, Reason, Tick};
 
 /// Backoff between attempts: the first bound, doubled up to the last.
 const BACKOFF_FIRST: Duration = Duration::from_millis(20);
-const BACKOFF_LAST: Duration = Duration::from_millis(400);
+pub(super) const BACKOFF_LAST: Duration = Duration::from_millis(400);
 /// No retry comes sooner than this, whatever the jitter.
-const BACKOFF_LEAST: Duration = Duration::from_millis(2);
+pub(super) const BACKOFF_LEAST: Duration = Duration::from_millis(2);
 /// The last attempt of a wait leaves at least this much time for its reply.
 const LAST_ATTEMPT_LEAD: Duration = Duration::from_millis(5);
 
@@ -54,6 +54,11 @@ impl Lease {
     /// Sorts an outcome into an input that decides the next state.
     pub(super) fn classify(&mut self, now: Tick, kind: OpKind, outcome: Outcome) -> Input {
         let once = matches!(self.until, Until::Once(_));
+        let lost = matches!(outcome, Outcome::Gone | Outcome::Refused { .. });
+        if lost && self.unsure && self.state == State::Checking {
+            // A replica that lags behind: what it does not know may still be there.
+            self.leftovers.push_first(self.attempt);
+        }
         match outcome {
             Outcome::Granted { handed_out } => {
                 self.handle_round_trip(now.saturating_since(handed_out));
@@ -110,7 +115,10 @@ impl Lease {
                 self.last_failure = Some(Failure::NoReply);
                 self.refused(Input::Gone)
             }
-            Outcome::Seen => Input::Seen,
+            Outcome::Seen => {
+                self.unsure = false;
+                Input::Seen
+            }
             Outcome::Cleared { mine: true } => Input::Cleared,
             // A clean-up that may have been executed before finds nothing: that is no loss.
             Outcome::Cleared { mine: false } if self.clear_ambiguous => Input::Cleared,
@@ -277,6 +285,7 @@ impl Lease {
                 });
             }
             Act::Look => {
+                self.put_off = false;
                 self.slot = Slot::Due(OpKind::Look {
                     attempt: self.attempt,
                 });
@@ -343,7 +352,15 @@ impl Lease {
                 self.forget.get_or_insert(expired);
             }
             Act::TellReleased => self.finish(Event::Released { confirmed: true }),
-            Act::TellUnconfirmed => self.telling.end = Some(Event::Released { confirmed: false }),
+            Act::TellUnconfirmed => {
+                self.telling.end = Some(match self.vanished {
+                    None => Event::Released { confirmed: false },
+                    Some(_) => Event::Lost(Lost {
+                        cause: Cause::Gone,
+                        stop_by: now,
+                    }),
+                })
+            }
             Act::TellAlreadyLost => self.finish(Event::Lost(Lost {
                 cause: Cause::Gone,
                 stop_by: now,
@@ -438,7 +455,8 @@ impl Lease {
         let cause = match input {
             Input::Gone => Cause::Gone,
             Input::Replaced => Cause::Replaced,
-            _ if self.vanished => Cause::Gone,
+            _ if self.vanished == Some(Vanished::Gone) => Cause::Gone,
+            _ if self.vanished == Some(Vanished::Replaced) => Cause::Replaced,
             Input::Close => Cause::Closed,
             _ if self.renewals_over => Cause::MaxHold,
             _ => Cause::Expired {

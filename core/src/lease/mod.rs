@@ -56,7 +56,7 @@ use crate::time::{Deadline, Reason, Tick};
 pub use leftovers::Leftovers;
 use table::Input;
 pub use table::State;
-pub use types::{Cause, Event, Lost, Op, OpKind, Outcome, Seq};
+pub use types::{Cause, Event, Lost, Op, OpKind, Outcome, Seq, Vanished};
 
 /// The wait, resolved to ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,7 @@ enum Slot {
 struct Telling {
     acquired: bool,
     renewed: bool,
+    vanished: bool,
     renewal_failed: Option<Failure>,
     end: Option<Event>,
 }
@@ -129,8 +130,14 @@ pub struct Lease {
     unprompted: bool,
     /// Such an attempt found the key free.
     missed: bool,
-    /// The key was seen to be gone; the outcome that says why is still to come.
-    vanished: bool,
+    /// The key was seen to be gone, or another's; the outcome that says so with everything is still to come.
+    vanished: Option<Vanished>,
+    /// The look under way is at a server that may not know of the hold: the first after a connection was made anew.
+    unsure: bool,
+    /// When something that the store told was last acted upon.
+    prompted: Tick,
+    /// Something more was told right after that, and is put off for a moment.
+    put_off: bool,
     /// The last attempt that the wait allows was made.
     last_attempt_made: bool,
     /// `max_hold` leaves no room for another renewal.
@@ -169,6 +176,7 @@ impl Lease {
             telling: Telling {
                 acquired: false,
                 renewed: false,
+                vanished: false,
                 renewal_failed: None,
                 end: None,
             },
@@ -186,7 +194,10 @@ impl Lease {
             watched: false,
             unprompted: false,
             missed: false,
-            vanished: false,
+            vanished: None,
+            unsure: false,
+            prompted: Tick::ZERO,
+            put_off: false,
             last_attempt_made: false,
             renewals_over: false,
             clear_ambiguous: false,
@@ -206,6 +217,7 @@ impl Lease {
     /// [`POLL_LIMIT`].
     #[must_use]
     pub fn with_poll_limit(mut self, limit: Duration) -> Lease {
+        let limit = limit.max(act::BACKOFF_LAST);
         self.poll_limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
         self
     }
@@ -221,12 +233,12 @@ impl Lease {
     ///
     /// False from the moment a release is asked for, and for good once the loss was told.
     pub fn holds_at(&self, now: Tick) -> bool {
-        self.state.is_held() && !self.vanished && now < self.valid_until
+        self.state.is_held() && self.vanished.is_none() && now < self.valid_until
     }
 
     /// The end of validity while the lock is held.
     pub fn valid_until(&self) -> Option<Tick> {
-        (self.state.is_held() && !self.vanished).then_some(self.valid_until)
+        (self.state.is_held() && self.vanished.is_none()).then_some(self.valid_until)
     }
 
     /// Its times.
@@ -287,9 +299,14 @@ impl Lease {
             State::Backoff => {
                 at(self.next, Reason::Retry).or_earlier(at(self.wait_end(), Reason::WaitEnds))
             }
-            State::Held | State::Checking => {
-                at(self.give_up(), Reason::GiveUp).or_earlier(at(self.next, Reason::RenewDue))
-            }
+            State::Held | State::Checking => at(self.give_up(), Reason::GiveUp)
+                .or_earlier(at(self.next, Reason::RenewDue))
+                .or_earlier(match self.state {
+                    State::Held if self.put_off => {
+                        at(self.prompted + act::BACKOFF_LEAST, Reason::LookDue)
+                    }
+                    _ => Deadline::Never,
+                }),
             State::Renewing => at(self.give_up(), Reason::GiveUp),
             State::Releasing => {
                 at(self.overdue, Reason::ReleaseOverdue).or_earlier(self.clearing())
@@ -361,6 +378,9 @@ impl Lease {
         if let Some(failure) = telling.renewal_failed.take() {
             return Some(Event::RenewalFailed(failure));
         }
+        if core::mem::take(&mut telling.vanished) && telling.end.is_none() {
+            return Some(Event::Vanished);
+        }
         telling.end.take()
     }
 
@@ -387,7 +407,7 @@ impl Lease {
     /// Renew as soon as possible.
     pub fn renew_now(&mut self, now: Tick) {
         self.check_expiry(now);
-        if self.state == State::Held && self.outlasts(now) {
+        if matches!(self.state, State::Held | State::Checking) && self.outlasts(now) {
             // Not silence: somebody may wait for the answer.
             self.telling.renewal_failed = Some(Failure::MaxHold);
         } else {
@@ -418,6 +438,7 @@ impl Lease {
         self.telling = Telling {
             acquired: false,
             renewed: false,
+            vanished: false,
             renewal_failed: None,
             end: None,
         };
@@ -479,6 +500,7 @@ impl Lease {
         if !self.state.is_held() || renewed {
             self.run(Input::LinkUp, now);
         } else {
+            self.unsure = true;
             self.run(Input::Changed, now);
         }
     }
@@ -489,13 +511,26 @@ impl Lease {
     pub fn handle_changed(&mut self, now: Tick) {
         self.check_expiry(now);
         self.unprompted = false;
-        self.run(Input::Changed, now);
+        // What changes over and over is not followed step by step.
+        let soonest = self.prompted + act::BACKOFF_LEAST;
+        if self.prompted == Tick::ZERO || now >= soonest {
+            self.prompted = now;
+            self.run(Input::Changed, now);
+        } else if self.state == State::Backoff {
+            self.put_off = true;
+            self.next = self.next.min(soonest);
+        } else if self.state == State::Held {
+            self.put_off = true;
+        }
     }
 
-    /// The key was seen to be gone, and it is still being asked why: nothing is held from here on. The outcome that
-    /// follows tells the loss; without one it is told when the hold would have been given up.
-    pub fn handle_vanished(&mut self) {
-        self.vanished |= self.state.is_held();
+    /// The key was seen to be gone or another's, and it is still being asked why: nothing is held from here on, which is told.
+    /// The outcome that follows tells the loss; without one it is told when the hold would have been given up.
+    pub fn handle_vanished(&mut self, how: Vanished) {
+        if self.state.is_held() || self.state == State::Releasing {
+            self.telling.vanished = self.state.is_held() && self.vanished.is_none();
+            self.vanished.get_or_insert(how);
+        }
     }
 
     /// Whether a change to the key was not told though it was said that it would be: asked once.
@@ -541,11 +576,17 @@ impl Lease {
                     continue;
                 }
                 Deadline::At(_, Reason::RenewDue) => Input::RenewDue,
+                Deadline::At(_, Reason::LookDue) => Input::Changed,
                 Deadline::At(_, Reason::GiveUp) => Input::GiveUp,
                 Deadline::At(_, Reason::ReleaseOverdue) => Input::ReleaseOverdue,
                 Deadline::At(_, Reason::CleanUpForgotten) => Input::Forget,
                 _ => return,
             };
+            if matches!(input, Input::RetryDue | Input::Changed)
+                && core::mem::take(&mut self.put_off)
+            {
+                self.prompted = now;
+            }
             self.run(input, now);
         }
     }

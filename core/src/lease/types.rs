@@ -130,6 +130,8 @@ pub enum Event {
     },
     /// A renewal did not count; the hold goes on until it is given up.
     RenewalFailed(Failure),
+    /// Nothing is held any more: the key is gone or another's. Why follows, as `Lost`.
+    Vanished,
     /// The hold is lost.
     Lost(Lost),
     /// The hold was released by its holder.
@@ -148,6 +150,15 @@ pub struct Lost {
     pub cause: Cause,
     /// Until then the key still excludes others, if nobody removed it: the work should end by then.
     pub stop_by: Tick,
+}
+
+/// How a key was found not to be the hold's any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vanished {
+    /// It was gone.
+    Gone,
+    /// It had another value.
+    Replaced,
 }
 
 /// Why a hold was lost.

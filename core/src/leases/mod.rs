@@ -48,8 +48,8 @@ use core::time::Duration;
 
 use crate::config::{POLL_LIMIT, REPLY_LIMIT, Terms, Wait};
 use crate::error::{ConfigError, Failure};
-use crate::lease::{Lease, OpKind, Outcome, Seq, State};
-use crate::names::{Forced, Names, Value, escape_text};
+use crate::lease::{Lease, OpKind, Outcome, Seq, State, Vanished};
+use crate::names::{Names, Value, escape_text, forced_by};
 use crate::rng::Rng;
 use crate::time::{Deadline, Tick};
 use heap::Heap;
@@ -476,10 +476,13 @@ impl Leases {
 
     /// Remembers who removed the value of this hold by force, if that is what the helper key says.
     pub fn note_forced(&mut self, id: LeaseId, helper: &[u8]) {
-        let by = Forced::of(helper).and_then(|forced| {
-            let attempt = self.own_attempt(id, forced.value)?;
-            (attempt == self.lease(id)?.attempt()).then(|| Box::from(forced.by))
-        });
+        let Some(attempt) = self.lease(id).map(Lease::attempt) else {
+            return;
+        };
+        let Some(value) = self.value(id, attempt) else {
+            return;
+        };
+        let by = forced_by(helper, value.as_bytes()).map(Box::from);
         if let (Some(by), Some(note)) = (by, self.note(id)) {
             note.forced = Some(by);
         }
@@ -522,10 +525,8 @@ impl Leases {
     }
 
     /// The key was seen to be gone, and why is still being asked: nothing is held from here on. The outcome follows.
-    pub fn handle_vanished(&mut self, id: LeaseId) {
-        if self.slot(id).is_some() {
-            self.slots[id.index()].lease.handle_vanished();
-        }
+    pub fn handle_vanished(&mut self, now: Tick, id: LeaseId, how: Vanished) {
+        self.with(now, id, |lease, _| lease.handle_vanished(how));
     }
 
     /// Whether a waiter found a name free of which it had not been told, though it was said that it would be: asked once.

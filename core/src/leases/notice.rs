@@ -39,6 +39,8 @@ pub enum Notice {
     },
     /// A renewal did not count; the hold goes on until it is given up.
     RenewalFailed(Fault),
+    /// Nothing is held any more: the key is gone or another's. Why follows, as `Lost`.
+    Vanished,
     /// The hold is lost.
     Lost {
         /// Why, and until when the work should end.

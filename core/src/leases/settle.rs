@@ -121,6 +121,7 @@ impl Leases {
                 };
                 Notice::Lost { lost, by }
             }
+            lease::Event::Vanished => Notice::Vanished,
             lease::Event::Released { confirmed } => Notice::Released { confirmed },
             lease::Event::Abandoned => Notice::Abandoned,
         }

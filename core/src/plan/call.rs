@@ -3,7 +3,7 @@
 use super::{Dialect, Form, Partial, ReplyTo, Step, Verdict, Watched, commands, expected, replies};
 use crate::conn::Reply;
 use crate::error::Failure;
-use crate::lease::{OpKind, Outcome};
+use crate::lease::{OpKind, Outcome, Vanished};
 use crate::leases::{Leases, Op};
 use crate::resp::Arg;
 use crate::time::Tick;
@@ -107,7 +107,8 @@ impl Call {
     }
 
     /// No reply will come, or no other, since the connection is dead; `maybe_executed` unless not a byte was handed out. The
-    /// first call without its replies is asked first: what it has of them is in `partial`. The end of the connection itself is told after this, by [`Leases::handle_link_down`].
+    /// first call without its replies is asked first: what it has of them is in `partial`. The end of the connection
+    /// itself is told after this, by [`Leases::handle_link_down`].
     pub fn handle_no_reply(
         self,
         now: Tick,
@@ -172,24 +173,21 @@ impl Call {
         let Call { op, form, watch } = self;
         // The second reply belongs to the read that follows.
         if let Some(step) = partial.step.take() {
-            let watched = match form {
-                Form::LookHeld => {
-                    leases.note_forced(op.id, reply.value.as_bytes().unwrap_or_default());
-                    Watched::default()
-                }
-                _ => {
-                    let attempt = leases.lease(op.id)?.attempt();
-                    let value = leases.value(op.id, attempt)?;
-                    dialect.judge_watch(&reply.value, value.as_bytes())
-                }
-            };
+            let attempt = leases.lease(op.id)?.attempt();
+            let value = leases.value(op.id, attempt)?;
+            let watched = dialect.judge_watch(&reply.value, value.as_bytes());
             return self.obey(now, leases, dialect, partial, step, Some(watched));
         }
         if let Some(text) = reply.value.error() {
             leases.note_text(op.id, text);
         }
-        if matches!(form, Form::LookForced | Form::LookReplaced) {
+        // Who forced it is asked first: then nothing happens to the key unheard behind the look at it.
+        let asks_who = form == Form::LookHeld && reply.more == 1;
+        if asks_who || matches!(form, Form::LookForced | Form::LookReplaced) {
             leases.note_forced(op.id, reply.value.as_bytes().unwrap_or_default());
+        }
+        if asks_who {
+            return None;
         }
         let expected = expected(leases, op.id, op.kind);
         let to = ReplyTo {
@@ -216,6 +214,12 @@ impl Call {
             }
         };
         if reply.more > 0 {
+            // What is known to be lost is not held until the rest is known.
+            if let (OpKind::Renew { .. }, Some(how)) = (op.kind, step.vanished()) {
+                if leases.holds(op.id) {
+                    leases.handle_vanished(now, op.id, how);
+                }
+            }
             partial.step = Some(step);
             return None;
         }
@@ -271,7 +275,11 @@ impl Call {
         };
         let looked = matches!(form, Form::LookForced | Form::LookReplaced);
         if let (Some(why), false, true) = (why, looked, dialect.may_read) {
-            leases.handle_vanished(op.id);
+            let how = match why {
+                Form::LookReplaced => Vanished::Replaced,
+                _ => Vanished::Gone,
+            };
+            leases.handle_vanished(now, op.id, how);
             return Some(why);
         }
         leases.handle_outcome(now, op.id, op.seq, outcome);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use std::vec::Vec;
 
 use super::super::table::{RULES, cells};
-use super::super::{Cause, Event, Lease, Op, OpKind, Outcome, State};
+use super::super::{Cause, Event, Lease, Op, OpKind, Outcome, State, Vanished};
 use crate::config::{LeaseConfig, Wait};
 use crate::error::{Failure, LinkFault, ServerError};
 use crate::rng::Rng;
@@ -150,7 +150,7 @@ impl Watched {
             }
             32 => lease.handle_changed(now),
             33 if arg % 8 == 0 => {
-                lease.handle_vanished();
+                lease.handle_vanished([Vanished::Gone, Vanished::Replaced][(arg / 8 % 2) as usize]);
                 assert!(!lease.holds_at(now));
             }
             // A stale answer.
@@ -209,6 +209,10 @@ impl Watched {
                 }
                 Event::Renewed { .. } | Event::RenewalFailed(_) => {
                     assert_eq!((self.acquired, self.ended), (1, 0), "{event:?}");
+                }
+                Event::Vanished => {
+                    assert_eq!((self.acquired, self.ended), (1, 0), "{event:?}");
+                    assert!(!self.lease.holds_at(Tick::ZERO));
                 }
                 Event::Lost(lost) => {
                     self.ended += 1;

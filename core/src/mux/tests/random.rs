@@ -50,7 +50,9 @@ fn check_told(told: &[(LeaseId, Notice)], id: LeaseId) {
                 (asked, held) = (asked + 1, held + 1);
             }
             Notice::Lost { .. } | Notice::Released { .. } | Notice::Abandoned => held += 1,
-            Notice::Renewed { .. } | Notice::RenewalFailed(_) => assert_eq!((asked, held), (1, 0)),
+            Notice::Renewed { .. } | Notice::RenewalFailed(_) | Notice::Vanished => {
+                assert_eq!((asked, held), (1, 0))
+            }
         }
     }
     assert!(asked <= 1 && held <= 1 && held <= asked, "{told:?}");

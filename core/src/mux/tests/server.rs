@@ -26,6 +26,10 @@ pub(super) struct Server {
     pub(super) may_read: bool,
     /// Answered to every command that writes, scripts excepted where they only set a TTL.
     pub(super) oom: bool,
+    pub(super) read_only: bool,
+    pub(super) pttl_denied: bool,
+    pub(super) get_denied: bool,
+    pub(super) remembers: usize,
     /// Answered to everything but the greeting.
     pub(super) ails: Option<&'static str>,
     /// The next script runs, and is answered with this.
@@ -59,6 +63,10 @@ impl Server {
             delifeq: false,
             may_read: true,
             oom: false,
+            read_only: false,
+            pttl_denied: false,
+            get_denied: false,
+            remembers: usize::MAX,
             ails: None,
             script_fails: None,
             cached: BTreeSet::new(),
@@ -163,8 +171,24 @@ impl Server {
         self.meddle(|server| reply = server.execute(now, args));
         bytes.extend(reply);
         bytes.extend(core::mem::take(&mut self.pushes));
-        if self.watches && matches!(&args[0][..], b"GET" | b"GETRANGE" | b"PTTL") && self.may_read {
+        if self.watches
+            && matches!(&args[0][..], b"GET" | b"GETRANGE" | b"PTTL")
+            && self.may_read
+            && !(self.pttl_denied && args[0] == b"PTTL")
+            && !(self.get_denied && args[0] == b"GET")
+        {
             self.watched.insert(args[1].clone());
+            while self.watched.len() > self.remembers {
+                let key = self
+                    .watched
+                    .iter()
+                    .find(|key| **key != args[1])
+                    .cloned()
+                    .unwrap();
+                self.watched.remove(&key);
+                self.pushes.extend(b">2\r\n$10\r\ninvalidate\r\n*1\r\n");
+                self.pushes.extend(bulk(&key));
+            }
         }
         if let Some((_, key)) = self
             .vanishes_after
@@ -212,6 +236,9 @@ impl Server {
                 )
                 .into_bytes(),
             },
+            "SET" if self.read_only => error_reply("READONLY You can't write against a read only replica."),
+            "PTTL" if self.pttl_denied => error_reply("NOPERM no"),
+            "GET" if self.get_denied => error_reply("NOPERM no"),
             "SET" => self.set(now, &words, args),
             "GET" if !self.may_read => error_reply("NOPERM no"),
             "GET" => match self.keys.get(&arg(1)) {

@@ -536,3 +536,225 @@ fn s7_m11_a_replica_for_a_while_loses_nothing() {
         assert!(until > world.now + LEASE * 8 / 10);
     }
 }
+
+#[test]
+fn a_reply_to_what_was_not_sent_grants_nothing() {
+    let mut world = World::watching(Server::redis(), 1);
+    world.run(ms(50));
+    // The transport takes nothing: not a byte of the attempt leaves.
+    world.takes = 0;
+    let id = world.acquire("a", terms(LEASE), Wait::Forever);
+    // One reply too many.
+    world.mux.recv_space()[..3].copy_from_slice(b"_\r\n");
+    world.mux.received(world.now, 3);
+    world.pump();
+    assert!(!world.mux.is_up());
+    world.mux.handle_disconnected(world.now);
+    world.pump();
+    assert!(!world.holds(id) && world.told(id).is_empty());
+}
+
+#[test]
+fn max_hold_holds_during_a_look_too() {
+    let mut world = World::watching(Server::redis(), 1);
+    let config = LeaseConfig::new(LEASE).max_hold(ms(40_000));
+    let id = world.hold("a", config.build().unwrap());
+    world.run(ms(24_000));
+    let renewals = world.server.count("SET");
+    world.server.meddle(|server| {
+        let entry = server.keys.get_mut(KEY.as_bytes()).unwrap();
+        entry.1 = entry.1.map(|until| until + 1_000);
+    });
+    world.run(world.latency * 3 / 2);
+    world.mux.renew_now(world.now, id);
+    world.run(ms(10));
+    assert_eq!(world.server.count("SET"), renewals);
+    let last = &world.notices.last().unwrap().2;
+    assert!(matches!(last, Notice::RenewalFailed(_)), "{last:?}");
+}
+
+#[test]
+fn s7_m11_a_replica_that_answers_reads_is_left_at_a_growing_pace_too() {
+    for (watch, check) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut config = MuxConfig::new(Names::new("lock:", "me").unwrap());
+        (config.watch, config.check) = (watch, check);
+        let server = Server {
+            read_only: true,
+            ..Server::redis()
+        };
+        let mut world = World::with(config, server, 1);
+        world.acquire("a", terms(LEASE), Wait::Forever);
+        world.run(ms(30_000));
+        assert!(world.dials < 100, "{} dials", world.dials);
+    }
+}
+
+#[test]
+fn s9_who_may_not_ask_for_the_ttl_is_not_told_and_says_so() {
+    for seed in 0..50 {
+        let server = Server {
+            pttl_denied: true,
+            ..Server::redis()
+        };
+        let mut world = World::watching(server, seed);
+        let until = world.now + LEASE * 100;
+        taken(&mut world.server, until);
+        world.run(ms(5));
+        let id = world.acquire("a", terms(LEASE), Wait::Forever);
+        while world.server.count("GET lock") < 1 {
+            world.run(world.latency / 4);
+        }
+        world.run(world.latency);
+        let freed = world.now;
+        world.server.remove(KEY);
+        world.run(ms(15_000));
+        assert!(acquired(&world, id).unwrap() <= freed + ms(410));
+        assert_eq!(unwatched(&world), [&Unwatched::NoPermission]);
+    }
+}
+
+#[test]
+fn a_look_that_is_not_permitted_changes_nothing_for_others() {
+    let mut world = World::new(Server {
+        get_denied: true,
+        ..Server::redis()
+    });
+    let id = world.hold("a", LeaseConfig::new(LEASE).no_renew().build().unwrap());
+    world.cut();
+    world.run(ms(500));
+    assert!(world.holds(id));
+    let until = world.now + LEASE;
+    world
+        .server
+        .put("lock:b", &theirs(), Some(until.as_micros()));
+    let tried = world.acquire("b", terms(LEASE), Wait::Now);
+    world.run(ms(100));
+    let (_, notice) = world.end(tried);
+    assert!(matches!(notice, Notice::Held(holder) if holder.label.as_deref() == Some("them")));
+}
+
+#[test]
+fn what_a_replica_did_not_know_of_is_cleared_all_the_same() {
+    let mut world = World::watching(Server::redis(), 1);
+    let id = world.hold("a", LeaseConfig::new(LEASE).no_renew().build().unwrap());
+    world.cut();
+    // The next connection leads to a replica that has not got the key yet.
+    let keys = core::mem::take(&mut world.server.keys);
+    world.server.read_only = true;
+    world.run(ms(500));
+    assert_eq!(lost(&world, id).1, Cause::Gone);
+    world.cut();
+    world.server.keys = keys;
+    world.server.read_only = false;
+    world.run(ms(500));
+    world.drop_guard(id);
+    world.run(ms(500));
+    assert_eq!(world.key("a"), None);
+}
+
+#[test]
+fn any_label_may_force() {
+    let mut world = World::watching(Server::redis(), 1);
+    let id = world.hold("a", terms(LEASE));
+    force(&mut world.server, "ops.tn1:x");
+    world.run(ms(10));
+    assert_eq!(lost(&world, id).1, Cause::Forced);
+    assert_eq!(lost(&world, id).2, Some("ops.tn1:x"));
+}
+
+#[test]
+fn s9_no_poll_limit_makes_a_hot_loop() {
+    let mut config = MuxConfig::new(Names::new("lock:", "me").unwrap());
+    config.poll_limit = Duration::ZERO;
+    let mut world = World::with(config, Server::redis(), 1);
+    let until = world.now + LEASE * 100;
+    taken(&mut world.server, until);
+    world.acquire("a", terms(LEASE), Wait::Forever);
+    world.run(ms(10_000));
+    assert!(world.server.log.len() < 300, "{}", world.server.log.len());
+}
+
+#[test]
+fn s9_a_server_that_tells_without_end_is_followed_at_a_pace() {
+    // It remembers one key only: whatever is read drives out the other, which is told as a change.
+    for holds in [false, true] {
+        let mut world = World::watching(Server::redis(), 1);
+        world.latency = Duration::from_micros(50);
+        if holds {
+            world.hold("a", terms(LEASE));
+            world.hold("b", terms(LEASE));
+        } else {
+            let until = (world.now + LEASE * 100).as_micros();
+            world.server.put("lock:a", &theirs(), Some(until));
+            world.server.put("lock:b", &theirs(), Some(until));
+            world.acquire("a", terms(LEASE), Wait::Forever);
+            world.acquire("b", terms(LEASE), Wait::Forever);
+        }
+        world.server.remembers = 1;
+        let before = world.server.log.len();
+        world.server.meddle(|server| {
+            let entry = server.keys.get_mut(KEY.as_bytes()).unwrap();
+            entry.1 = entry.1.map(|until| until + 1_000);
+        });
+        world.run(ms(1_000));
+        let sent = world.server.log.len() - before;
+        // Two names, once in 2 ms each, three commands at most.
+        assert!(sent <= 2 * 510 * 3, "{sent}");
+    }
+}
+
+#[test]
+fn nothing_is_held_from_the_moment_it_is_known_to_be_lost() {
+    let mut world = World::watching(Server::redis(), 1);
+    world.one_by_one = true;
+    let id = world.hold("a", terms(LEASE));
+    world.server.watched.clear();
+    world.server.remove(KEY);
+    world.mux.renew_now(world.now, id);
+    world.run(world.latency * 2);
+    // The renewal is answered; why it is gone is not.
+    let vanished = |notice: &Notice| matches!(notice, Notice::Vanished);
+    assert_eq!(
+        world
+            .notices
+            .iter()
+            .filter(|(.., notice)| vanished(notice))
+            .count(),
+        1
+    );
+    assert!(!world.holds(id) && world.told(id).len() == 1);
+    world.run(ms(10));
+    assert_eq!(lost(&world, id).1, Cause::Gone);
+}
+
+#[test]
+fn a_foreign_value_of_any_size_is_foreign_and_nothing_else() {
+    for server in [Server::redis(), Server::old()] {
+        let mut world = World::watching(server, 1);
+        let hold = world.hold("a", terms(ms(6_000)));
+        world.server.put(KEY_C, &theirs(), None);
+        world
+            .server
+            .put("lock:b", &std::vec![b'x'; 3_000_000], None);
+        let waiter = world.acquire("c", terms(LEASE), Wait::Forever);
+        let tried = world.acquire("b", terms(LEASE), Wait::Now);
+        world.run(ms(20_000));
+        let (_, notice) = world.end(tried);
+        assert!(
+            matches!(notice, Notice::Held(holder) if holder.label.is_none()),
+            "{notice:?}"
+        );
+        assert!(world.holds(hold) && world.told(waiter).is_empty());
+        assert_eq!(world.dials, 1);
+        // A held key is replaced by a big one.
+        let id = world.hold("d", terms(LEASE));
+        world
+            .server
+            .meddle(|server| server.put("lock:d", &std::vec![b'x'; 300_000], None));
+        world.mux.renew_now(world.now, id);
+        world.run(ms(100));
+        assert_eq!(lost(&world, id).1, Cause::Replaced);
+    }
+}
+
+const KEY_C: &str = "lock:c";

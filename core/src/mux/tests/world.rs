@@ -179,14 +179,23 @@ impl World {
     pub(super) fn told(&self, id: LeaseId) -> Vec<&Notice> {
         let of = self.notices.iter().filter(|(_, other, _)| *other == id);
         of.map(|(.., notice)| notice)
-            .filter(|notice| !matches!(notice, Notice::Renewed { .. } | Notice::RenewalFailed(_)))
+            .filter(|notice| {
+                !matches!(
+                    notice,
+                    Notice::Renewed { .. } | Notice::RenewalFailed(_) | Notice::Vanished
+                )
+            })
             .collect()
     }
 
     /// When the last notice that is no renewal was told, and what.
     pub(super) fn end(&self, id: LeaseId) -> (Tick, &Notice) {
         let mut of = self.notices.iter().filter(|(_, other, notice)| {
-            *other == id && !matches!(notice, Notice::Renewed { .. } | Notice::RenewalFailed(_))
+            *other == id
+                && !matches!(
+                    notice,
+                    Notice::Renewed { .. } | Notice::RenewalFailed(_) | Notice::Vanished
+                )
         });
         let (tick, _, notice) = of.next_back().expect("something was told");
         (*tick, notice)

@@ -151,8 +151,10 @@ impl<B: Board> Device<B> {
                     }
                 }
                 Output::Lease(event) => match event.notice {
-                    Notice::Acquired { .. } | Notice::Renewed { .. } | Notice::RenewalFailed(_) => {
-                    }
+                    Notice::Acquired { .. }
+                    | Notice::Renewed { .. }
+                    | Notice::RenewalFailed(_)
+                    | Notice::Vanished => {}
                     // Lost, for one.
                     _ => self.finish(),
                 },
