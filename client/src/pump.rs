@@ -272,5 +272,9 @@ mod tests {
         assert!(reading.needs_driver(|| Some(0), true));
         assert!(!reading.needs_driver(|| Some(0), false));
         assert!(!reading.look_away(Some(0), true));
+        // Nor is there a while between two requests in which nobody does.
+        let borrowed = borrow(&mut reading);
+        assert!(!reading.goes_on(borrowed, Some(0)));
+        assert!(!reading.look_away(Some(0), true));
     }
 }
