@@ -408,8 +408,11 @@ impl Mux {
                     let error = reply.value.error().map(ServerError::of);
                     self.retire |= error == Some(ServerError::ReadOnly);
                     // Only what a replica would refuse shows that the server serves.
-                    let writes = matches!(reply.tag, Tag::Lease(call)
-                        if !matches!(call.op.kind, OpKind::Look { .. }) && !(call.watch && reply.more == 0));
+                    let writes = match reply.tag {
+                        Tag::Lease(call) if call.watch && reply.more == 0 => false,
+                        Tag::Lease(call) => !matches!(call.op.kind, OpKind::Look { .. }),
+                        Tag::Ask(_) | Tag::Check(_) => false,
+                    };
                     if error.is_none() && writes && self.link == Link::Up {
                         self.failures = 0;
                     }
