@@ -229,7 +229,9 @@ impl Config {
     /// every verb fails with [`Error::Misconfigured`], which says what to change. Without this the former is told to the
     /// [`Observer`] as [`Event::Risk`](crate::Event::Risk), and locks are granted.
     ///
-    /// It is looked at after each connect, with `INFO memory`, and nothing is granted before that is answered.
+    /// It is looked at after each connect, with `INFO memory`, and nothing is granted before that is answered. A setting that is
+    /// changed while locks are held ends them with the connection after that: a server that may not be used counts as one that
+    /// cannot be reached.
     ///
     /// ```
     /// # use tenure_client as tenure;

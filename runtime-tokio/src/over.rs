@@ -23,6 +23,9 @@ use crate::{TokioBinding, TokioTimer, spawn, stream};
 /// by a reset; any other transport is dropped, and what it had not delivered by then should be lost. If it is not,
 /// only availability suffers: a key that was released may be there once more, for one lease.
 ///
+/// `dial` is polled while the client is locked: it must not use the client. Writing must not make the transport forget who waits
+/// to read.
+///
 /// # Errors
 /// As [`connect`](crate::connect); an error of `dial` is [`Error::Unavailable`], with its text. Dropping the future gives up.
 ///

@@ -500,3 +500,22 @@ fn a_string_that_is_too_long_is_passed_over_whatever_the_chunks() {
         assert!(most < 64 * 1024, "{most}");
     }
 }
+
+#[test]
+fn the_first_of_two_commands_may_be_answered_before_the_last_has_left() {
+    let mut conn = ready();
+    conn.submit(7, 2, Duration::from_secs(1), |out| {
+        encode_to(&["PING".into()], out);
+        encode_to(&["PING".into()], out);
+    });
+    let n = conn.transmit(Tick::ZERO).len();
+    conn.transmitted(n / 2);
+    feed(&mut conn, b"+A\r\n");
+    let Ok(Some(Incoming::Reply(first))) = conn.poll() else {
+        panic!("no reply");
+    };
+    assert_eq!((first.tag, first.more), (7, 1));
+    // Not so the last.
+    feed(&mut conn, b"+B\r\n");
+    assert!(conn.poll().is_err());
+}
