@@ -611,7 +611,10 @@ fn a_release_that_nobody_will_hear_of_is_answered_as_unconfirmed() {
         .unwrap();
     let lock = driving.block_on(async {
         grants_and_falls_silent(&path);
-        let config = Config::from_url(&url).unwrap().no_wake_ups();
+        let config = Config::from_url(&url)
+            .unwrap()
+            .no_wake_ups()
+            .no_server_checks();
         let locks = tenure_tokio::connect_config(&config).await.unwrap();
         locks.acquire("a").await.unwrap()
     });
@@ -642,7 +645,10 @@ fn a_renewal_that_is_awaited_ends_with_the_hold() {
         .unwrap();
     runtime.block_on(async {
         grants_and_falls_silent(&path);
-        let config = Config::from_url(&url).unwrap().no_wake_ups();
+        let config = Config::from_url(&url)
+            .unwrap()
+            .no_wake_ups()
+            .no_server_checks();
         let locks = tenure_tokio::connect_config(&config).await.unwrap();
         let lock = locks.acquire("a").await.unwrap();
         let held = lock.held();

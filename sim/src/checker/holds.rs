@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use tenure_client::{Cause, Held, Lost, WaitLost};
+use tenure_client::{Cause, Error, Held, Lost, WaitLost};
 use tenure_core::time::Tick;
 
 use super::{AT_ONCE, State, outages, overlaps};
@@ -25,6 +25,8 @@ pub(super) struct Hold {
     pub(super) let_go: bool,
     /// It was seen not to be held.
     over: bool,
+    /// True time at which it was known to be lost, and not told yet.
+    vanished: Option<Tick>,
     /// True time of the hand-out that it counts from.
     confirmed: Option<Tick>,
 }
@@ -48,6 +50,7 @@ impl Hold {
             told: false,
             let_go: false,
             over: false,
+            vanished: None,
             confirmed: None,
         }
     }
@@ -139,7 +142,7 @@ pub(super) fn probe(state: &mut State, world: &World, server: &ServerHandle) -> 
             }
         }
         if !hold.told && !hold.let_go {
-            in_time(state, hold, &view, &client, is_held, &mut say);
+            in_time(state, now, hold, &view, &client, is_held, &mut say);
         }
         if (hold.told || hold.let_go) && !is_held && hold.lost.is_none() {
             gone.extend(hold.held.take());
@@ -179,10 +182,12 @@ fn told(hold: &mut Hold, say: &mut impl FnMut(String)) -> Option<Lost> {
     }
 }
 
-/// S1: the loss is told when it is given up, unless the process stands still.
+/// S1: the loss is told when it is given up, unless the process stands still. What is known to be gone is told as soon as it is
+/// known why, or that cannot be known.
 fn in_time(
     state: &State,
-    hold: &Hold,
+    now: Tick,
+    hold: &mut Hold,
     view: &Held,
     client: &Client,
     is_held: bool,
@@ -193,6 +198,15 @@ fn in_time(
     }
     let terms = &state.ledger.requests[&hold.request].terms;
     let stop_window = terms.validity() - terms.give_up_after();
+    if matches!(view.check(), Err(Error::Lost(lost)) if lost.cause == Cause::Gone) {
+        let known = now.saturating_since(*hold.vanished.get_or_insert(now));
+        if known > terms.reply_limit() * 2 + AT_ONCE && !client.stood_still(known * 2) {
+            say(format!(
+                "S8 a loss has been known for {known:?} and is not told"
+            ));
+        }
+        return;
+    }
     if !is_held || view.remaining() + AT_ONCE < stop_window {
         say(format!(
             "S1 the loss is not told with {:?} left, of a stop window of {stop_window:?}",
