@@ -43,10 +43,10 @@ pub use connect::{connect, connect_config, connect_lazily, memory, memory_config
 pub use tenure_client::Tls;
 pub use tenure_client::{
     Acquiring, Attempt, Cause, Closing, Config, ConfigError, Driver, Error, Event, Failure,
-    Flavour, Forcing, Held, Holder, Inspecting, Inspection, LinkFault, Listed, Listing, Lock,
-    LockOptions, Locks, Lost, Observer, ProtocolError, Ready, Reason, Release, Released, Removed,
-    Request, Risk, ServerError, ServerInfo, Tick, Trying, Unfit, Unwatched, Wait, WaitLost,
-    Warning, asking, binding, hold, store,
+    FenceFault, Flavour, Forcing, Held, Holder, Inspecting, Inspection, LinkFault, Listed, Listing,
+    Lock, LockOptions, Locks, Lost, Observer, ProtocolError, Ready, Reason, Release, Released,
+    Removed, Request, Risk, ServerError, ServerInfo, Tick, Trying, Unfit, Unwatched, Wait,
+    WaitLost, Warning, asking, binding, hold, store,
 };
 pub use tenure_client::{Pump, Room, connect_with, memory_with};
 #[cfg(feature = "tokio")]

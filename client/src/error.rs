@@ -107,7 +107,9 @@ impl Error {
         let reason = Reason::Failure { failure, text };
         match failure {
             Failure::Closed => Error::Closed,
-            Failure::MaxHold | Failure::Link(LinkFault::Unfit(_)) => Error::Misconfigured(reason),
+            Failure::MaxHold | Failure::Fence(_) | Failure::Link(LinkFault::Unfit(_)) => {
+                Error::Misconfigured(reason)
+            }
             Failure::MaybeDone => Error::MaybeDone(reason),
             Failure::Server(error) | Failure::Link(LinkFault::Handshake(error)) => match error {
                 ServerError::WrongPass

@@ -16,6 +16,8 @@ use crate::waiters::{self, For, Waiters};
 
 /// Not asked for yet.
 const NO_ID: u64 = u64::MAX;
+/// Granted without one.
+const NO_FENCE: u64 = 0;
 /// Not held.
 const NOT_HELD: u64 = 0;
 
@@ -25,6 +27,7 @@ pub struct Hold {
     id: AtomicU64,
     /// The end of validity in microseconds, plus one.
     valid_until: AtomicU64,
+    fence: AtomicU64,
     cell: Mutex<Cell>,
 }
 
@@ -72,6 +75,7 @@ impl Hold {
             name,
             id: AtomicU64::new(NO_ID),
             valid_until: AtomicU64::new(NOT_HELD),
+            fence: AtomicU64::new(NO_FENCE),
             cell: Mutex::new(Cell {
                 stage: Stage::Pending,
                 caller: None,
@@ -120,9 +124,11 @@ impl Hold {
         let lasted = now.saturating_since(cell.since);
         let told = |over| Told { lasted, over };
         match notice {
-            Notice::Acquired { valid_until } => {
+            Notice::Acquired { valid_until, fence } => {
                 cell.stage = Stage::Held;
                 cell.since = now;
+                self.fence
+                    .store(fence.unwrap_or(NO_FENCE), Ordering::Release);
                 self.set_valid_until(*valid_until);
                 wakers.extend(cell.caller.take());
                 return told(false);
@@ -205,6 +211,11 @@ impl Hold {
             NOT_HELD => None,
             micros => Some(Tick::from_micros(micros - 1)),
         }
+    }
+
+    /// The fence that came with the grant.
+    pub(crate) fn fence(&self) -> Option<u64> {
+        Some(self.fence.load(Ordering::Acquire)).filter(|fence| *fence != NO_FENCE)
     }
 
     /// The answer to the request: acquired, held by somebody else, or why not.

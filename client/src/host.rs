@@ -425,6 +425,7 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
             name: hold.name(),
             terms,
             wait: options.wait,
+            fence: options.fence,
             secret,
             since_ms: self.0.binding.unix_ms(),
         };

@@ -29,6 +29,9 @@ pub struct Inspection {
     pub since: Option<SystemTime>,
     /// How long the key lives on unless the lease is renewed; `None` if it does not expire.
     pub remaining: Option<Duration>,
+    /// The fence of the holder, if it has one. `None` also where it has been held for so long, a day or more, that the server
+    /// does not know it any more.
+    pub fence: Option<u64>,
     /// What is odd about the key.
     pub warnings: Vec<Warning>,
 }
@@ -84,6 +87,7 @@ impl From<ask::Found> for Inspection {
             label: found.label,
             since: since(found.since_ms),
             remaining: found.remaining,
+            fence: found.fence,
             warnings: found.warnings,
         }
     }
@@ -124,6 +128,9 @@ impl fmt::Display for Inspection {
         }
         if let Some(remaining) = self.remaining {
             write!(f, ", for another {remaining:?} unless it is renewed")?;
+        }
+        if let Some(fence) = self.fence {
+            write!(f, ", with fence {fence}")?;
         }
         let mut warnings = self.warnings.iter();
         warnings.try_for_each(|warning| write!(f, "; {warning}"))
@@ -203,6 +210,7 @@ mod tests {
             label: None,
             since: None,
             remaining: None,
+            fence: None,
             warnings: vec![Warning::Foreign, Warning::Endless],
         };
         let text = inspection.to_string();

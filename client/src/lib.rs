@@ -62,6 +62,7 @@ pub use tenure_core::ask::Warning;
 pub use tenure_core::config::Wait;
 pub use tenure_core::conn::{Flavour, ServerInfo};
 pub use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError, Unfit};
+pub use tenure_core::fence::FenceFault;
 pub use tenure_core::lease::Cause;
 pub use tenure_core::leases::Holder;
 pub use tenure_core::mux::Unwatched;

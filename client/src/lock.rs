@@ -156,6 +156,26 @@ impl Held {
         })
     }
 
+    /// The fence, if one was [asked for](crate::LockOptions::fenced): more than that of every holder of this name before, the
+    /// same for as long as this hold lasts, and known after its end. A number under 2^53.
+    ///
+    /// Give it with every write to the resource, and let the resource refuse a write whose fence is lower than one that it
+    /// has seen: that stops a holder that was paused between its check and its write.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let lock = locks.lock("ledger").fenced().acquire().await?;
+    /// let fence = lock.fence().expect("it was asked for");
+    /// let sql = "UPDATE ledger SET total = $1, fence = $2 WHERE id = $3 AND fence <= $2";
+    /// # let _ = (fence, sql);
+    /// # Ok(()) }
+    /// ```
+    pub fn fence(&self) -> Option<u64> {
+        self.hold.fence()
+    }
+
     /// How much of the stop window is left after a loss: until then the key still excludes others.
     pub fn stop_window(&self, lost: &Lost) -> Duration {
         lost.stop_by.saturating_since(self.store.now())

@@ -235,6 +235,8 @@ impl Request {
         reply_limit(limit: Duration);
         max_hold(max_hold: Duration);
         no_renew();
+        fenced();
+        fence_from(floor: u64);
     }
 
     /// These options instead of the defaults.

@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tenure_core::ask::{AskId, Asks, Question, Removed, Step, Ttl};
-use tenure_core::error::ConfigError;
+use tenure_core::error::{ConfigError, Failure};
+use tenure_core::fence;
 use tenure_core::lease::{OpKind, Outcome};
 use tenure_core::leases::{LeaseId, Leases, Op, Request};
 use tenure_core::names::{Names, Value};
@@ -43,6 +44,11 @@ pub(crate) struct Memory {
     keys: HashMap<Box<[u8]>, (Value, Tick)>,
     /// Who removed the value of a key by force, and until when that is of interest.
     forced: HashMap<Box<[u8]>, Note>,
+    /// The last fence of a key.
+    counters: HashMap<Box<[u8]>, u64>,
+    /// Unix time at the start of the clock, in microseconds: as it was when a lock was first asked for. Steps of the wall
+    /// clock change nothing from then on.
+    epoch_us: Option<u64>,
     sweep_at: usize,
     greeted: bool,
 }
@@ -58,6 +64,8 @@ impl Memory {
             leases: Leases::new(names, seed),
             keys: HashMap::new(),
             forced: HashMap::new(),
+            counters: HashMap::new(),
+            epoch_us: None,
             sweep_at: SWEEP,
             greeted: false,
         }
@@ -67,7 +75,35 @@ impl Memory {
         self.forced.retain(|_, (_, until)| *until > now);
         if self.keys.len() >= self.sweep_at {
             self.keys.retain(|_, (_, expiry)| *expiry > now);
+            // This clock does not go back: once it is past a fence, the next one is more without a counter.
+            let (now_us, keys) = (self.unix_us(now), &self.keys);
+            self.counters
+                .retain(|key, fence| *fence >= now_us || keys.contains_key(key));
             self.sweep_at = SWEEP.max(self.keys.len() * 2);
+        }
+    }
+
+    fn unix_us(&self, now: Tick) -> u64 {
+        self.epoch_us.unwrap_or(0) + now.as_micros()
+    }
+
+    /// Mints a fence if one was asked for, in the same step as the grant that follows.
+    fn mint(&mut self, now: Tick, op: Op) -> Result<(), Outcome> {
+        if !op.fenced {
+            return Ok(());
+        }
+        let key = self.leases.key(op.id);
+        let counter = self.counters.get(key).copied();
+        match fence::mint(self.unix_us(now), counter, self.leases.floor(op.id)) {
+            Ok(fence) => {
+                self.counters.insert(key.into(), fence);
+                self.leases.handle_fence(op.id, op.seq, fence);
+                Ok(())
+            }
+            Err(fault) => Err(Outcome::Failed {
+                failure: Failure::Fence(fault),
+                maybe_executed: false,
+            }),
         }
     }
 
@@ -78,6 +114,7 @@ impl Memory {
             keys,
             forced,
             leases,
+            counters,
             ..
         } = self;
         match asks.step(id) {
@@ -87,6 +124,8 @@ impl Memory {
                 for key in wanted {
                     let value = keys.get(&*key);
                     asks.handle_value(id, Some(value.map_or(&[], |(value, _)| value.as_bytes())));
+                    let counter = counters.get(&*key).map(u64::to_string);
+                    asks.handle_counter(id, counter.as_deref().map(str::as_bytes));
                     asks.handle_ttl(now, id, ttl(value, now));
                 }
             }
@@ -121,7 +160,11 @@ impl Memory {
         Some(match (op.kind, present) {
             (OpKind::Acquire { attempt }, None) => {
                 let value = self.leases.value(op.id, attempt)?;
-                self.keys.insert(key.into(), (value, expiry));
+                let key = key.into();
+                if let Err(refused) = self.mint(now, op) {
+                    return Some(refused);
+                }
+                self.keys.insert(key, (value, expiry));
                 self.sweep(now);
                 granted
             }
@@ -154,7 +197,14 @@ impl Memory {
                     },
                 }
             }
-            (OpKind::Adopt { attempt, old }, Some(present)) => {
+            (OpKind::Adopt { attempt, old }, Some((value, _))) => {
+                let key: Box<[u8]> = key.into();
+                if self.leases.own_attempt(op.id, value.as_bytes()) == Some(old)
+                    && let Err(refused) = self.mint(now, op)
+                {
+                    return Some(refused);
+                }
+                let present = self.keys.get_mut(&key)?;
                 swap(&self.leases, op.id, present, (attempt, old), (now, expiry))?
             }
             (OpKind::Renew { attempt }, Some(present)) => swap(
@@ -203,6 +253,9 @@ impl Machine for Memory {
     }
 
     fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError> {
+        let unix_us = request.since_ms.saturating_mul(1_000);
+        self.epoch_us
+            .get_or_insert(unix_us.saturating_sub(now.as_micros()));
         self.leases.acquire(now, request)
     }
 
@@ -316,6 +369,7 @@ mod tests {
                 terms,
                 wait,
                 secret,
+                fence: None,
                 since_ms: 0,
             };
             let id = memory.acquire(now, &request).unwrap();

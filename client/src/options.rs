@@ -23,6 +23,8 @@ use tenure_core::config::{LeaseConfig, Wait};
 pub struct LockOptions {
     pub(crate) lease: LeaseConfig,
     pub(crate) wait: Wait,
+    /// The floor of the fence, if there is to be one.
+    pub(crate) fence: Option<u64>,
 }
 
 /// The default lease, 30 s.
@@ -34,6 +36,7 @@ impl LockOptions {
         LockOptions {
             lease: LeaseConfig::new(DEFAULT_LEASE),
             wait: Wait::Forever,
+            fence: None,
         }
     }
 
@@ -87,6 +90,47 @@ impl LockOptions {
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> LockOptions {
         self.lease = self.lease.max_hold(max_hold);
+        self
+    }
+
+    /// With a fence: a number above that of every holder of this name before, by which a resource can refuse whoever comes
+    /// too late. [`Held::fence`](crate::Held::fence) gives it; `docs/fencing.md` says how to use it.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let first = locks.lock("ledger").fenced().acquire().await?;
+    /// let fence = first.fence().expect("it was asked for");
+    /// first.release().await?;
+    /// let second = locks.lock("ledger").fenced().acquire().await?;
+    /// assert!(second.fence() > Some(fence));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn fenced(mut self) -> LockOptions {
+        if self.fence.is_none() {
+            self.fence = Some(0);
+        }
+        self
+    }
+
+    /// With a fence above `floor`: the highest one that the resource has seen. Where the resource keeps it, fences grow
+    /// whatever the server forgets. A floor more than a day ahead of the server's clock is
+    /// [`Error::Misconfigured`](crate::Error::Misconfigured).
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// # let newest_in_the_table = 41;
+    /// let lock = locks.lock("ledger").fence_from(newest_in_the_table).acquire().await?;
+    /// assert!(lock.fence() > Some(newest_in_the_table));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn fence_from(mut self, floor: u64) -> LockOptions {
+        self.fence = Some(floor);
         self
     }
 

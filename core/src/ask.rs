@@ -22,6 +22,7 @@
 //! assert!(matches!(asks.step(id), Some(Step::Look { keys }) if keys[0] == b"lock:a"));
 //! let value = Value::new("web-1:4711", 0, &[7; 16], 1);
 //! asks.handle_value(id, Some(value.as_bytes()));
+//! asks.handle_counter(id, None);
 //! asks.handle_ttl(now, id, Ttl::Left(Duration::from_secs(9)));
 //!
 //! let answer = asks.poll_answer().unwrap();
@@ -40,7 +41,7 @@ use core::time::Duration;
 
 use crate::error::{ConfigError, Failure, LinkFault};
 use crate::leases::Fault;
-use crate::names::{Names, escape_text};
+use crate::names::{FENCE, Names, escape_text};
 use crate::time::{Deadline, Reason, Tick};
 pub use known::{Found, Known, Listed, Removed, Warning};
 use progress::{List, Progress};
@@ -88,10 +89,11 @@ pub struct Answer {
 /// What to ask the store next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// The value and the TTL of each of these keys, in this order: [`handle_value`](Asks::handle_value) and
+    /// The value of each of these keys, that of its [helper key](Asks::counter_key) which counts fences, and its TTL, in this
+    /// order: [`handle_value`](Asks::handle_value), [`handle_counter`](Asks::handle_counter) and
     /// [`handle_ttl`](Asks::handle_ttl) for each.
     Look {
-        /// The keys, at most 100.
+        /// The keys, at most 80.
         keys: &'a [Vec<u8>],
     },
     /// A page of the keys that match: [`handle_page`](Asks::handle_page).
@@ -186,6 +188,11 @@ impl Asks {
         Some(asked.progress.step(self.names.label()))
     }
 
+    /// The helper key that counts the fences of a key.
+    pub fn counter_key(&self, key: &[u8]) -> Vec<u8> {
+        self.names.helper_key(key, FENCE)
+    }
+
     /// The key of a removal.
     pub(crate) fn key_of(&self, id: AskId) -> Option<&[u8]> {
         match &self.asked.get(&id)?.progress {
@@ -258,6 +265,14 @@ impl Asks {
     pub fn handle_value(&mut self, id: AskId, value: Option<&[u8]>) {
         if let Some(asked) = self.asked.get_mut(&id) {
             asked.progress.take_value(value);
+        }
+    }
+
+    /// The helper key of the same key, as far as it was read: nothing for one of another type. Whoever has a store that
+    /// counts otherwise gives the digits of the newest fence.
+    pub fn handle_counter(&mut self, id: AskId, counter: Option<&[u8]>) {
+        if let Some(asked) = self.asked.get_mut(&id) {
+            asked.progress.take_counter(counter);
         }
     }
 

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
+use crate::fence::{FenceFault, MAX_FENCE};
 use crate::resp::ProtocolError;
 
 /// A configuration that cannot work. Nothing was sent.
@@ -61,6 +62,8 @@ pub enum ConfigError {
         /// Its length in bytes.
         len: usize,
     },
+    /// The floor of a fence leaves no room for one above it.
+    Floor(u64),
     /// The label is longer than 128 bytes once escaped.
     Label {
         /// Its length in bytes once escaped.
@@ -103,6 +106,10 @@ impl fmt::Display for ConfigError {
             ConfigError::Prefix { len } => write!(
                 f,
                 "the key prefix ({len} bytes) must have no brace and at most {MAX_PREFIX} bytes"
+            ),
+            ConfigError::Floor(floor) => write!(
+                f,
+                "fence_from({floor}) is out of range: less than {MAX_FENCE}"
             ),
             ConfigError::Label { len } => write!(
                 f,
@@ -272,6 +279,8 @@ pub enum Failure {
     Closed,
     /// The command was sent and its answer did not come: it may have been carried out, and is not sent again.
     MaybeDone,
+    /// No fence could be minted, so nothing was granted.
+    Fence(FenceFault),
 }
 
 impl Failure {
@@ -284,7 +293,8 @@ impl Failure {
             Failure::TooManyUnanswered
             | Failure::MaxHold
             | Failure::Closed
-            | Failure::MaybeDone => false,
+            | Failure::MaybeDone
+            | Failure::Fence(_) => false,
         }
     }
 }
@@ -357,6 +367,7 @@ impl fmt::Display for Failure {
         f.write_str(match self {
             Failure::Server(error) => return error.fmt(f),
             Failure::Link(fault) => return fault.fmt(f),
+            Failure::Fence(fault) => return fault.fmt(f),
             Failure::SlowReplies => "replies take longer than the lease leaves; use a longer lease",
             Failure::TooManyUnanswered => "too many attempts were left without an answer",
             Failure::NoReply => "no reply in time",

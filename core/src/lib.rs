@@ -35,6 +35,7 @@ pub mod config;
 #[cfg(feature = "alloc")]
 pub mod conn;
 pub mod error;
+pub mod fence;
 pub mod lease;
 #[cfg(feature = "alloc")]
 pub mod leases;

@@ -26,7 +26,7 @@
 //! let now = Tick::from_micros(0);
 //! let mut mux = Mux::new(MuxConfig::new(Names::new("lock:", "doc")?), 1);
 //! let terms = LeaseConfig::new(Duration::from_secs(30)).build()?;
-//! mux.acquire(now, &Request { name: b"a", terms, wait: Wait::Forever, secret: [1; 16], since_ms: 0 })?;
+//! mux.acquire(now, &Request { name: b"a", terms, wait: Wait::Forever, fence: None, secret: [1; 16], since_ms: 0 })?;
 //!
 //! # let mut greeted = false;
 //! let acquired = loop {

@@ -133,9 +133,12 @@ impl Names {
 
     /// Whether what follows the prefix is that of a helper key, where names are written raw.
     fn is_helper(&self, rest: &[u8]) -> bool {
-        let inner = rest.strip_prefix(b"{");
-        let inner = inner.and_then(|inner| inner.strip_suffix(b"}:forced"));
-        inner.is_some_and(|key| key.starts_with(self.prefix.as_bytes()))
+        let inner = rest.strip_prefix(b"{").unwrap_or_default();
+        HELPERS.iter().any(|suffix| {
+            let key = inner.strip_suffix(suffix.as_bytes());
+            let key = key.and_then(|key| key.strip_suffix(b"}:"));
+            key.is_some_and(|key| key.starts_with(self.prefix.as_bytes()))
+        })
     }
 
     /// A helper key of `key`: same prefix, same slot of a cluster, and no name has it for its key.
@@ -144,6 +147,12 @@ impl Names {
         parts.concat()
     }
 }
+
+/// The suffix of the helper key that says who removed a value by force.
+pub const FORCED: &str = "forced";
+/// The suffix of the helper key that counts fences.
+pub const FENCE: &str = "fence";
+const HELPERS: [&str; 2] = [FORCED, FENCE];
 
 /// A glob pattern for the keys that begin so.
 ///
@@ -173,6 +182,7 @@ pub fn forced_by<'a>(helper: &'a [u8], value: &[u8]) -> Option<&'a str> {
 const MAX_VALUE: usize = 4 + 2 + 20 + 1 + MAX_LABEL + 1 + 32 + 1 + 10;
 const FORMAT: &[u8] = b"tn1:";
 const PLAIN: &[u8] = b"p:";
+const FENCED: &[u8] = b"f:";
 const SECRET_HEX: usize = 32;
 
 /// The value one attempt writes, built in place. Only its label is ever printed.
@@ -208,6 +218,27 @@ impl Value {
         value.push(&tail);
         value.push_int(u64::from(attempt));
         value
+    }
+
+    /// The same, marked as that of a holder with a fence.
+    ///
+    /// ```
+    /// use tenure_core::names::Value;
+    ///
+    /// let value = Value::new("me", 1_700_000_000_000, &[0xab; 16], 3);
+    /// assert!(!Value::is_fenced(value.as_bytes()));
+    /// assert!(Value::is_fenced(value.fenced().as_bytes()));
+    /// ```
+    #[must_use]
+    pub fn fenced(mut self) -> Value {
+        let mark = FORMAT.len();
+        self.bytes[mark..mark + FENCED.len()].copy_from_slice(FENCED);
+        self
+    }
+
+    /// Whether a value read from a server says that its holder has a fence.
+    pub fn is_fenced(value: &[u8]) -> bool {
+        Parsed::of(value).is_some_and(|parsed| parsed.fenced)
     }
 
     /// The bytes on the server. They are the capability to release: do not show them.
@@ -277,6 +308,7 @@ impl fmt::Debug for Value {
 }
 
 struct Parsed<'a> {
+    fenced: bool,
     since: &'a str,
     label: &'a str,
     attempt: u32,
@@ -288,9 +320,10 @@ impl<'a> Parsed<'a> {
             return None;
         }
         let rest = value.strip_prefix(FORMAT)?;
+        let fenced = rest.starts_with(FENCED);
         let rest = rest
             .strip_prefix(PLAIN)
-            .or_else(|| rest.strip_prefix(b"f:"))?;
+            .or_else(|| rest.strip_prefix(FENCED))?;
         let rest = core::str::from_utf8(rest).ok()?;
         let (since, rest) = rest.split_once(':')?;
         let (rest, attempt) = rest.rsplit_once('.')?;
@@ -301,6 +334,7 @@ impl<'a> Parsed<'a> {
             return None;
         }
         Some(Parsed {
+            fenced,
             since,
             label,
             attempt: attempt.parse().ok()?,

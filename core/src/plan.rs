@@ -5,6 +5,7 @@
 //! | acquire | `SET key value NX GET PX ms` | same | `SET .. NX PX`, then look |
 //! | renew | `SET key value IFEQ value GET PX ms` | same (Valkey 8.1+) | script: compare, PEXPIRE |
 //! | adopt | `SET key new IFEQ old GET PX ms` | same (8.1+) | script: compare, SET PX |
+//! | acquire or adopt with a fence | script: compare, mint, SET PX | same | same |
 //! | clear | `DELEX key IFEQ value` | `DELIFEQ key value` | script: compare, DEL |
 //!
 //! Which of them a server speaks is found out by trying and remembered in a [`Dialect`] for as long as
@@ -20,6 +21,7 @@
 
 mod call;
 mod info;
+mod mint;
 mod probe;
 
 use core::time::Duration;
@@ -28,11 +30,12 @@ use crate::conn::{Flavour, ServerInfo};
 use crate::error::{Failure, ServerError};
 use crate::lease::{OpKind, Outcome, Vanished};
 use crate::leases::{LeaseId, Leases};
-use crate::names::Value as LeaseValue;
+use crate::names::{FENCE, FORCED, Value as LeaseValue};
 use crate::resp::{Arg, Value};
 use crate::time::Tick;
 pub use call::Call;
 pub use info::{Info, Risk};
+pub use mint::MINT;
 pub use probe::Probe;
 
 /// A script: its text, and the SHA-1 of it by which servers know it.
@@ -107,6 +110,8 @@ pub enum Form {
     Swap,
     /// The script that does the same.
     SwapScript(Sent),
+    /// The script that acquires or adopts with a fence.
+    Mint(Sent),
     /// `DELEX key IFEQ value`, once for each value.
     Delex,
     /// `DELIFEQ key value`, once for each value.
@@ -155,6 +160,7 @@ enum Watch {
 struct Known {
     renew: bool,
     adopt: bool,
+    mint: bool,
     clear: bool,
     remove: bool,
 }
@@ -164,6 +170,8 @@ struct Known {
 pub enum Verdict<'a> {
     /// Done.
     Done(Outcome),
+    /// Granted, with this fence.
+    Minted(u64),
     /// Put the same operation another way.
     Again(Form),
     /// Refused, and this is the value of the key.
@@ -257,7 +265,7 @@ impl Dialect {
         self.watch != Watch::No
     }
 
-    /// How to put an operation to this server.
+    /// How to put an operation to this server, if no fence comes with it.
     pub fn form(&self, kind: OpKind) -> Form {
         match kind {
             OpKind::Acquire { .. } if self.acquire_get && self.may_read => Form::AcquireGet,
@@ -305,6 +313,7 @@ impl Dialect {
                 self.learn_script(kind, reply);
                 judge_swap_script(sent, reply)
             }
+            Form::Mint(sent) => self.judge_mint(sent, kind, reply),
             Form::Delex | Form::Delifeq | Form::ClearScript(_) => {
                 self.judge_clear(form, reply, partial)
             }
@@ -536,9 +545,13 @@ pub struct ReplyTo<'a, 'e> {
 
 impl ReplyTo<'_, '_> {
     fn granted(&self) -> Verdict<'static> {
-        Verdict::Done(Outcome::Granted {
+        Verdict::Done(self.grant())
+    }
+
+    fn grant(&self) -> Outcome {
+        Outcome::Granted {
             handed_out: self.handed_out,
-        })
+        }
     }
 }
 
@@ -643,6 +656,28 @@ fn commands(
                     each(&[verb, script, Arg::Int(1), key, old, ms, new]);
                 }
                 _ => each(&[set, key, new, ifeq, old, px, ms]),
+            }
+        }
+        Form::Mint(sent) => {
+            let (Some(value), Some(replaced)) = (bytes(new), bytes(old)) else {
+                return;
+            };
+            let (counter, floor) = (leases.helper_key(id, FENCE), leases.floor(id));
+            let [verb, script] = call(&MINT, sent);
+            let args = [
+                verb,
+                script,
+                Arg::Int(2),
+                key,
+                Arg::Bytes(&counter),
+                Arg::Bytes(value.as_bytes()),
+                ms,
+                Arg::Int(floor),
+                Arg::Bytes(replaced.as_bytes()),
+            ];
+            match kind {
+                OpKind::Adopt { .. } => each(&args),
+                _ => each(&args[..args.len() - 1]),
             }
         }
         Form::Delex | Form::Delifeq | Form::ClearScript(_) => {

@@ -46,6 +46,7 @@ impl World {
             terms,
             wait: Wait::Forever,
             secret: [5; 16],
+            fence: None,
             since_ms: 1_700_000_000_000,
         };
         self.mux.acquire(self.now, &request).unwrap()

@@ -263,6 +263,7 @@ impl World {
                     terms: terms()?,
                     wait,
                     secret: [index as u8 + 1; 16],
+                    fence: None,
                     since_ms: 0,
                 };
                 let id = self.processes[process].leases.acquire(now, &request);

@@ -139,6 +139,7 @@ impl World {
                 terms,
                 wait: Wait::Forever,
                 secret: [secret; 16],
+                fence: None,
                 since_ms: 0,
             };
             let leases = &mut processes[process].leases;

@@ -21,6 +21,7 @@ pub(crate) fn life() -> Result<(), u8> {
         terms,
         wait: Wait::Forever,
         secret: [1; 16],
+        fence: None,
         since_ms: 0,
     };
     let id = mux.acquire(now, &request).map_err(|_| 3)?;

@@ -61,6 +61,7 @@ pub fn lease_ops(data: &[u8]) {
                     terms,
                     wait,
                     secret: [steps as u8; 16],
+                    fence: None,
                     since_ms: 0,
                 };
                 let id = leases.acquire(now, &request).expect("a good name");

@@ -462,6 +462,7 @@ impl Play {
             terms,
             wait,
             secret,
+            fence: None,
             since_ms: 0,
         };
         if let Some(id) = self.nodes[node].machine.acquire(now, &asked) {

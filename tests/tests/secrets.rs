@@ -522,6 +522,7 @@ fn the_machines_show_no_secret() -> Outcome {
         terms: LeaseConfig::new(MINUTE).build()?,
         wait: Wait::Forever,
         secret,
+        fence: None,
         since_ms: 0,
     };
     shown.debug(&request);

@@ -29,6 +29,8 @@ pub struct Found {
     pub since_ms: Option<u64>,
     /// How long the lease runs on if it is not renewed; `None` when it does not end.
     pub remaining: Option<Duration>,
+    /// The fence of the holder, where the value says that there is one and the store still knows it.
+    pub fence: Option<u64>,
     /// What is odd about it.
     pub warnings: Vec<Warning>,
 }
@@ -82,8 +84,17 @@ impl Found {
             label,
             since_ms,
             remaining: None,
+            // Known to be there, not yet what it is.
+            fence: value.is_some_and(Value::is_fenced).then_some(0),
             warnings: warning.into_iter().collect(),
         }
+    }
+
+    /// What the helper key says that counts fences, if there is a fence to know.
+    pub(super) fn take_counter(&mut self, counter: Option<&[u8]>) {
+        let digits = counter.and_then(|digits| core::str::from_utf8(digits).ok());
+        let counter = digits.and_then(|digits| digits.parse().ok());
+        self.fence = self.fence.and(counter);
     }
 }
 

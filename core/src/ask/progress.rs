@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 
 use super::{Found, Known, Listed, Question, Step, Ttl, Warning};
 use crate::error::ConfigError;
-use crate::names::{Names, glob};
+use crate::names::{FORCED, Names, glob};
 
-/// Keys that are looked at in one step: there are two replies for each, which are counted in a byte.
-const LOOK: usize = 100;
+/// Keys that are looked at in one step: there are three replies for each, which are counted in a byte.
+const LOOK: usize = 80;
 /// As many keys as a page of a scan should have, so that it fits a frame however long their names are.
 const PAGE: u64 = 64;
 /// A page looks through more keys where few of them are of locks, up to so many.
@@ -64,7 +64,7 @@ impl Progress {
             }
             Question::Remove { name } => {
                 names.key_into(name, &mut key)?;
-                let helper = names.helper_key(&key, "forced");
+                let helper = names.helper_key(&key, FORCED);
                 Progress::Remove { key, helper }
             }
             Question::List { start, limit } => {
@@ -108,6 +108,17 @@ impl Progress {
             Progress::Inspect { value, .. } => *value = Some(Found::of(shown)),
             Progress::List(list) => list.value = Some(Found::of(shown)),
             Progress::Remove { .. } => {}
+        }
+    }
+
+    pub(super) fn take_counter(&mut self, counter: Option<&[u8]>) {
+        let found = match self {
+            Progress::Inspect { value, .. } => value,
+            Progress::List(list) => &mut list.value,
+            Progress::Remove { .. } => return,
+        };
+        if let Some(found) = found {
+            found.take_counter(counter);
         }
     }
 

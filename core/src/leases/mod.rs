@@ -18,7 +18,7 @@
 //! let mut leases = Leases::new(Names::new("lock:", "doc")?, 1);
 //! let now = Tick::from_micros(0);
 //! let terms = LeaseConfig::new(Duration::from_secs(30)).build()?;
-//! let request = Request { name: b"order:42", terms, wait: Wait::Now, secret: [7; 16], since_ms: 0 };
+//! let request = Request { name: b"order:42", terms, wait: Wait::Now, fence: None, secret: [7; 16], since_ms: 0 };
 //! let id = leases.acquire(now, &request)?;
 //!
 //! // Carry out what is wanted. This store grants everything.
@@ -48,6 +48,7 @@ use core::time::Duration;
 
 use crate::config::{POLL_LIMIT, REPLY_LIMIT, Terms, Wait};
 use crate::error::{ConfigError, Failure};
+use crate::fence::MAX_FENCE;
 use crate::lease::{Lease, OpKind, Outcome, Seq, State, Vanished};
 use crate::names::{Names, Value, escape_text, forced_by};
 use crate::rng::Rng;
@@ -95,6 +96,8 @@ pub struct Request<'a> {
     pub terms: Terms,
     /// How long to wait.
     pub wait: Wait,
+    /// Whether the grant comes with a [fence](crate::fence), and above what: zero for no floor.
+    pub fence: Option<u64>,
     /// 128 bits that nobody can guess, drawn anew for every request from the system's entropy.
     pub secret: [u8; 16],
     /// Unix time in milliseconds. It is shown to people, nothing depends on it.
@@ -110,6 +113,8 @@ pub struct Op {
     pub seq: Seq,
     /// What to do.
     pub kind: OpKind,
+    /// Whether a fence is minted with what is acquired or adopted: above [`Leases::floor`].
+    pub fenced: bool,
 }
 
 /// What was last seen of a name: only refusals and errors make one.
@@ -127,6 +132,9 @@ struct Slot {
     key: Vec<u8>,
     secret: [u8; 16],
     since_ms: u64,
+    /// With a fence: what it has to be above until it is granted, and what it is from then on.
+    fence: u64,
+    fenced: bool,
     link: Link,
     generation: u32,
     live: bool,
@@ -226,12 +234,11 @@ impl Leases {
     /// The value that an attempt of this lease writes.
     pub fn value(&self, id: LeaseId, attempt: u32) -> Option<Value> {
         let slot = self.slot(id)?;
-        Some(Value::new(
-            self.names.label(),
-            slot.since_ms,
-            &slot.secret,
-            attempt,
-        ))
+        let value = Value::new(self.names.label(), slot.since_ms, &slot.secret, attempt);
+        Some(match slot.fenced {
+            true => value.fenced(),
+            false => value,
+        })
     }
 
     /// The attempt of this lease that wrote `shown`, compared byte for byte.
@@ -240,6 +247,11 @@ impl Leases {
         let lease = self.lease(id)?;
         let own = attempt <= lease.attempt() && self.value(id, attempt)?.as_bytes() == shown;
         own.then_some(attempt)
+    }
+
+    /// What a fence of this lease has to be above: the floor that was asked for, and any fence that it had before.
+    pub fn floor(&self, id: LeaseId) -> u64 {
+        self.slot(id).map_or(0, |slot| slot.fence)
     }
 
     /// The helper key of a lease with this suffix, in the same slot of a cluster.
@@ -349,6 +361,7 @@ impl Leases {
                 id,
                 seq: op.seq,
                 kind: op.kind,
+                fenced: slot.fenced,
             });
         }
         None
@@ -370,9 +383,12 @@ impl Leases {
     /// Asks for a lock. After [`close`](Leases::close) the request fails at once, which is told as any other end.
     ///
     /// # Errors
-    /// [`ConfigError::Name`]: nothing was begun.
+    /// [`ConfigError::Name`], [`ConfigError::Floor`]: nothing was begun.
     pub fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError> {
         let now = self.clock(now);
+        if let Some(floor @ MAX_FENCE..) = request.fence {
+            return Err(ConfigError::Floor(floor));
+        }
         let seed = self.rng.next_u64();
         let lease = Lease::new(now, request.terms, request.wait, self.patience, seed)
             .with_reply_limit(self.reply_limit)
@@ -443,6 +459,13 @@ impl Leases {
         self.with(now, id, |lease, now| {
             lease.handle_outcome(now, seq, outcome)
         });
+    }
+
+    /// The fence that comes with the grant that this operation has for its outcome. Told before that.
+    pub fn handle_fence(&mut self, id: LeaseId, seq: Seq, fence: u64) {
+        if self.lease(id).is_some_and(|lease| lease.awaits(seq)) {
+            self.slots[id.index()].fence = fence;
+        }
     }
 
     /// A superseded operation was dropped before any of its bytes had left.
@@ -624,6 +647,8 @@ impl Leases {
                     key: Vec::new(),
                     secret: [0; 16],
                     since_ms: 0,
+                    fence: 0,
+                    fenced: false,
                     link: Link::default(),
                     generation: 0,
                     live: false,
@@ -643,6 +668,8 @@ impl Leases {
         slot.lease = lease;
         slot.secret = request.secret;
         slot.since_ms = request.since_ms;
+        slot.fence = request.fence.unwrap_or(0);
+        slot.fenced = request.fence.is_some();
         slot.generation = slot.generation.wrapping_add(1);
         slot.live = true;
         slot.wants = false;
@@ -657,6 +684,7 @@ impl core::fmt::Debug for Request<'_> {
             .field("name", &String::from_utf8_lossy(self.name))
             .field("terms", &self.terms)
             .field("wait", &self.wait)
+            .field("fence", &self.fence)
             .finish_non_exhaustive()
     }
 }

@@ -25,6 +25,8 @@ pub enum Notice {
     Acquired {
         /// The end of validity, if nothing is renewed.
         valid_until: Tick,
+        /// The fence, if one was asked for.
+        fence: Option<u64>,
     },
     /// Somebody else holds the name.
     Held(Holder),

@@ -44,6 +44,7 @@ impl Leases {
                     id,
                     seq: op.seq,
                     kind: op.kind,
+                    fenced: slot.fenced,
                 });
             }
             self.missed |= slot.lease.take_missed();
@@ -98,8 +99,12 @@ impl Leases {
         match event {
             lease::Event::Acquired { valid_until } => {
                 // Who held it before is of no interest any more.
-                self.slots[index as usize].note = None;
-                Notice::Acquired { valid_until }
+                let slot = &mut self.slots[index as usize];
+                slot.note = None;
+                Notice::Acquired {
+                    valid_until,
+                    fence: slot.fenced.then_some(slot.fence),
+                }
             }
             lease::Event::Held { remaining } => Notice::Held(Holder {
                 label: label(),

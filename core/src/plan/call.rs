@@ -26,7 +26,7 @@ use crate::time::Tick;
 /// let now = Tick::from_micros(0);
 /// let mut leases = Leases::new(Names::new("lock:", "doc")?, 1);
 /// let terms = LeaseConfig::new(Duration::from_secs(30)).build()?;
-/// leases.acquire(now, &Request { name: b"a", terms, wait: Wait::Now, secret: [7; 16], since_ms: 0 })?;
+/// leases.acquire(now, &Request { name: b"a", terms, wait: Wait::Now, fence: None, secret: [7; 16], since_ms: 0 })?;
 /// // Both for as long as the connection lasts.
 /// let (mut dialect, mut partial) = (Dialect::of(&ServerInfo::default()), Partial::default());
 ///
@@ -59,7 +59,11 @@ pub struct Call {
 impl Call {
     /// The operation in the form that this server speaks.
     pub fn new(dialect: &Dialect, op: Op) -> Call {
-        Call::put(dialect, op, dialect.form(op.kind))
+        let form = match op.kind {
+            OpKind::Acquire { .. } | OpKind::Adopt { .. } if op.fenced => dialect.minting(),
+            kind => dialect.form(kind),
+        };
+        Call::put(dialect, op, form)
     }
 
     /// How many replies there will be, one for each command; none when the lease is over. Ask before sending: what is
@@ -151,7 +155,7 @@ impl Call {
     fn put(dialect: &Dialect, op: Op, form: Form) -> Call {
         let writes = match form {
             Form::AcquireGet | Form::Acquire => true,
-            Form::SwapGet | Form::Swap | Form::SwapScript(_) => true,
+            Form::SwapGet | Form::Swap | Form::SwapScript(_) | Form::Mint(_) => true,
             Form::LookValue | Form::LookTtl | Form::LookHeld => false,
             Form::LookForced | Form::LookReplaced => false,
             Form::Delex | Form::Delifeq | Form::ClearScript(_) => false,
@@ -199,6 +203,10 @@ impl Call {
         let step = match dialect.judge(form, op.kind, &to, partial) {
             Verdict::More => return None,
             Verdict::Done(outcome) => Step::Done(outcome),
+            Verdict::Minted(fence) => {
+                leases.handle_fence(op.id, op.seq, fence);
+                Step::Done(to.grant())
+            }
             Verdict::Again(form) => Step::Again(form),
             Verdict::Shown(shown) => {
                 let own = leases.own_attempt(op.id, shown);
@@ -323,6 +331,7 @@ mod tests {
                 terms,
                 wait,
                 secret: [7; 16],
+                fence: None,
                 since_ms: 0,
             };
             let id = leases.acquire(NOW, &request).unwrap();

@@ -9,6 +9,8 @@ use crate::time::Tick;
 
 /// Of a value no more is read than one of ours can have: whatever else lies there may be of any size.
 const READ: u64 = 255;
+/// And of a counter no more than a number can have digits.
+const READ_COUNTER: u64 = 19;
 
 /// A step of a question, and how it is put to the server. Sent and answered as a [`Call`](super::Call) is.
 ///
@@ -59,7 +61,7 @@ impl Probe {
     pub fn replies(self, asks: &Asks) -> u8 {
         match asks.step(self.id) {
             None => 0,
-            Some(Step::Look { keys }) => u8::try_from(keys.len() * 2).unwrap_or(0),
+            Some(Step::Look { keys }) => u8::try_from(keys.len() * 3).unwrap_or(0),
             Some(Step::Scan { .. } | Step::Remove { .. }) => 1,
         }
     }
@@ -69,9 +71,12 @@ impl Probe {
         match asks.step(self.id) {
             None => {}
             Some(Step::Look { keys }) => {
-                for key in keys {
-                    let key = Arg::Bytes(key);
+                for name in keys {
+                    let key = Arg::Bytes(name);
                     each(&["GETRANGE".into(), key, Arg::Int(0), Arg::Int(READ)]);
+                    let counter = asks.counter_key(name);
+                    let (counter, end) = (Arg::Bytes(&counter), Arg::Int(READ_COUNTER));
+                    each(&["GETRANGE".into(), counter, Arg::Int(0), end]);
                     each(&["PTTL".into(), key]);
                 }
             }
@@ -106,7 +111,11 @@ impl Probe {
         let Probe { id, sent } = reply.tag;
         match asks.step(id) {
             None => {}
-            Some(Step::Look { .. }) if reply.more % 2 == 1 => take_value(id, &reply.value, asks),
+            Some(Step::Look { .. }) if reply.more % 3 == 2 => take_value(id, &reply.value, asks),
+            // Whatever is wrong with it: then the fence is not known.
+            Some(Step::Look { .. }) if reply.more % 3 == 1 => {
+                asks.handle_counter(id, reply.value.as_bytes());
+            }
             Some(Step::Look { .. }) => match ttl(&reply.value) {
                 Ok(ttl) => asks.handle_ttl(now, id, ttl),
                 Err(text) => failed(id, text, asks),

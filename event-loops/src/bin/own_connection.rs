@@ -42,6 +42,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         terms,
         wait: Wait::Forever,
         secret: secret()?,
+        fence: None,
         since_ms: unix_ms(),
     };
     let lease = leases.acquire(clock.now(), &request)?;

@@ -38,6 +38,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         terms: LeaseConfig::new(LEASE).build()?,
         wait: Wait::Forever,
         secret: secret()?,
+        fence: None,
         since_ms: unix_ms(),
     };
     let lease = mux.acquire(clock.now(), &request)?;

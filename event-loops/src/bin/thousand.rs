@@ -54,6 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             terms: LeaseConfig::new(LEASE).build()?,
             wait: Wait::Now,
             secret: secret()?,
+            fence: None,
             since_ms: unix_ms(),
         };
         // Nothing is sent before the loop runs.

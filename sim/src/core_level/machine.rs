@@ -166,6 +166,7 @@ impl Call {
                     terms: asked.terms,
                     wait: asked.wait,
                     secret: asked.secret,
+                    fence: None,
                     since_ms: 0,
                 };
                 let _ = mux.acquire(*now, &request);

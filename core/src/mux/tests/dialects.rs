@@ -19,6 +19,7 @@ fn verbs(world: &World, from: usize) -> Vec<String> {
             _ if text == crate::plan::RENEW.sha => "renew",
             _ if text == crate::plan::ADOPT.sha => "adopt",
             _ if text == crate::plan::CLEAR.sha => "clear",
+            _ if text == crate::plan::MINT.sha => "mint",
             _ => "text",
         };
         match words[0] {
@@ -314,9 +315,9 @@ fn a_key_of_another_type_is_never_touched() {
 
 #[test]
 fn the_scripts_are_known_by_their_sha() {
-    use crate::plan::{ADOPT, CLEAR, REMOVE, RENEW};
+    use crate::plan::{ADOPT, CLEAR, MINT, REMOVE, RENEW};
     use sha1::{Digest, Sha1};
-    for script in [RENEW, ADOPT, CLEAR, REMOVE] {
+    for script in [RENEW, ADOPT, CLEAR, REMOVE, MINT] {
         let digest = Sha1::digest(script.text.as_bytes());
         let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, script.sha, "{}", script.text);

@@ -4,6 +4,7 @@ mod asking;
 mod checks;
 mod dialects;
 mod endings;
+mod fencing;
 mod outages;
 mod random;
 mod rules;

@@ -22,7 +22,8 @@ fn s1_validity_counts_from_the_hand_out() {
     assert_eq!(
         world.told(id),
         [&Notice::Acquired {
-            valid_until: asked + ms(9_000)
+            valid_until: asked + ms(9_000),
+            fence: None,
         }]
     );
     // The key lives on for the margin and for the way of the command.
@@ -48,7 +49,8 @@ fn s1_a_hand_out_is_the_last_look_before_the_first_byte_leaves() {
     assert_eq!(
         world.told(id),
         [&Notice::Acquired {
-            valid_until: first + ms(9_000)
+            valid_until: first + ms(9_000),
+            fence: None,
         }]
     );
 }

@@ -5,6 +5,7 @@ use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
+use crate::fence::{FenceFault, kept_until_ms, mint};
 use crate::plan;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +36,8 @@ pub(super) struct Server {
     /// The next script runs, and is answered with this.
     pub(super) script_fails: Option<&'static str>,
     pub(super) cached: BTreeSet<String>,
+    /// Unix time by its clock at the start of the world, in microseconds.
+    pub(super) epoch: u64,
     /// What is answered to `CLIENT TRACKING`: nothing means OK.
     pub(super) refuses_to_watch: Option<&'static str>,
     /// The connection is told of changes,
@@ -70,6 +73,7 @@ impl Server {
             ails: None,
             script_fails: None,
             cached: BTreeSet::new(),
+            epoch: 1_796_000_000_000_000,
             refuses_to_watch: None,
             watches: false,
             watched: BTreeSet::new(),
@@ -120,6 +124,14 @@ impl Server {
             .iter()
             .filter(|(_, line)| line.contains(part))
             .count()
+    }
+
+    /// Its clock steps back: what expires at a time by that clock lives on the longer.
+    pub(super) fn step_back(&mut self, micros: u64) {
+        self.epoch -= micros;
+        for (_, until) in self.keys.values_mut() {
+            *until = until.map(|until| until + micros);
+        }
     }
 
     /// Somebody else does something: whoever watches is told.
@@ -283,7 +295,7 @@ impl Server {
             }
             "EVALSHA" if !self.cached.contains(words[1]) => error_reply("NOSCRIPT No matching script"),
             "EVAL" | "EVALSHA" => {
-                let script = [plan::RENEW, plan::ADOPT, plan::CLEAR, plan::REMOVE]
+                let script = [plan::RENEW, plan::ADOPT, plan::CLEAR, plan::REMOVE, plan::MINT]
                     .into_iter()
                     .find(|script| words[1] == script.text || words[1] == script.sha)
                     .expect("a known script");
@@ -394,6 +406,9 @@ impl Server {
             Some((Stored::Text(text), _)) => Some(text.clone()),
             Some(_) => return int(0),
         };
+        if sha == plan::MINT.sha {
+            return self.mint(now, key, old, argv);
+        }
         let mine = old.as_ref() == Some(&argv[0]);
         let until = |at: usize| {
             let ms: u64 = String::from_utf8_lossy(&argv[at]).parse().expect("ms");
@@ -413,6 +428,37 @@ impl Server {
         let stored = Stored::Text(value.clone());
         self.keys.insert(key.to_vec(), (stored, until(1)));
         int(1)
+    }
+
+    fn mint(&mut self, now: u64, key: &[u8], old: Option<Vec<u8>>, argv: &[Vec<u8>]) -> Vec<u8> {
+        let [helper, value, ms, floor, replaced @ ..] = argv else {
+            panic!("{argv:?}")
+        };
+        if old.as_ref() != replaced.first() {
+            return old.map_or_else(|| self.null(), |old| bulk(&old));
+        }
+        let number = |text: &[u8]| String::from_utf8_lossy(text).parse::<u64>().ok();
+        let counter = match self.keys.get(helper) {
+            None => None,
+            Some((Stored::Text(text), _)) if number(text).is_some() => number(text),
+            Some(_) => return int(-3),
+        };
+        let floor = number(floor).expect("a floor");
+        let fence = match mint(self.epoch + now, counter, floor) {
+            Ok(fence) => fence,
+            Err(FenceFault::Floor) => return int(-1),
+            Err(_) => return int(-2),
+        };
+        if self.oom {
+            return error_reply("OOM command not allowed when used memory > 'maxmemory'.");
+        }
+        let kept = kept_until_ms(fence) * 1_000 - self.epoch;
+        let counter = Stored::Text(fence.to_string().into_bytes());
+        self.keys.insert(helper.clone(), (counter, Some(kept)));
+        let until = now + number(ms).expect("ms") * 1_000;
+        self.keys
+            .insert(key.to_vec(), (Stored::Text(value.clone()), Some(until)));
+        int(fence as i64)
     }
 
     fn delete(&mut self, key: &[u8], value: &[u8]) -> i64 {

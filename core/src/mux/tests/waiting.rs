@@ -208,7 +208,8 @@ fn s9_m6_a_late_grant_is_renewed_before_it_is_handed_over() {
     assert_eq!(
         world.told(id),
         [&Notice::Acquired {
-            valid_until: awake + ms(900)
+            valid_until: awake + ms(900),
+            fence: None,
         }]
     );
 }
@@ -228,7 +229,8 @@ fn s9_m6_the_confirmation_of_a_late_grant_may_take_longer_than_a_renewal() {
     assert_eq!(
         world.told(id),
         [&Notice::Acquired {
-            valid_until: awake + ms(2_700)
+            valid_until: awake + ms(2_700),
+            fence: None,
         }]
     );
     assert_eq!(world.dials, 1);
@@ -514,6 +516,7 @@ fn l_a_dropped_future_is_told_nothing() {
             terms: terms(ms(3_000)),
             wait: Wait::Now,
             secret: [9; 16],
+            fence: None,
             since_ms: 0,
         },
     );

@@ -126,12 +126,24 @@ impl World {
     }
 
     pub(super) fn acquire(&mut self, name: &str, terms: Terms, wait: Wait) -> LeaseId {
+        self.acquire_above(None, name, terms, wait)
+    }
+
+    /// With a fence above this, if any.
+    pub(super) fn acquire_above(
+        &mut self,
+        fence: Option<u64>,
+        name: &str,
+        terms: Terms,
+        wait: Wait,
+    ) -> LeaseId {
         self.secrets += 1;
         let request = Request {
             name: name.as_bytes(),
             terms,
             wait,
             secret: [self.secrets; 16],
+            fence,
             since_ms: 7,
         };
         let id = self.mux.acquire(self.now, &request).expect("a good name");

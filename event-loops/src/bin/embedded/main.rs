@@ -90,6 +90,7 @@ impl<B: Board> Device<B> {
             wait: Wait::Forever,
             secret,
             // No calendar here: it is only shown to people.
+            fence: None,
             since_ms: 0,
         };
         let lease = mux.acquire(board.now(), &request)?;
