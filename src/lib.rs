@@ -46,7 +46,7 @@ pub use tenure_client::{
     FenceFault, Flavour, Forcing, Held, Holder, Inspecting, Inspection, LinkFault, Listed, Listing,
     Lock, LockOptions, Locks, Lost, Observer, ProtocolError, Ready, Reason, Release, Released,
     Removed, Request, Risk, ServerError, ServerInfo, Tick, Trying, Unfit, Unwatched, Wait,
-    WaitLost, Warning, asking, binding, hold, store,
+    WaitLost, Warning, asking, binding, fence, hold, store,
 };
 pub use tenure_client::{Pump, Room, connect_with, memory_with};
 #[cfg(feature = "tokio")]

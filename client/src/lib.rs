@@ -13,6 +13,7 @@
 //! | `locks`, `lock`, `options` | what a user touches |
 //! | `inspection` | what an operator asks: who holds a name, which names are held, whose hold was removed |
 //! | `asking` | the slot and the futures of such questions |
+//! | `fence` | how a resource uses a fence |
 //! | `hold` | the slot that a store fills and a user's futures wait on |
 //! | `store` | the seam for an engine: messages in, a slot out, no futures |
 //! | `host` | one locked machine with its holds, shared by callers and driver |
@@ -26,6 +27,7 @@ pub mod asking;
 pub mod binding;
 mod config;
 mod error;
+pub mod fence;
 pub mod hold;
 mod host;
 mod inspection;
