@@ -9,6 +9,7 @@
 //! by it the checker finds the request's commands on the wire.
 
 mod ask;
+mod fences;
 mod holds;
 mod ledger;
 mod outages;
@@ -94,6 +95,8 @@ pub struct Want {
     pub renew: bool,
     /// The longest hold, at least one lease and a second.
     pub max_hold: Option<Duration>,
+    /// Whether it is to have a fence.
+    pub fenced: bool,
 }
 
 impl Want {
@@ -104,6 +107,7 @@ impl Want {
             wait: Wait::Now,
             renew: true,
             max_hold: None,
+            fenced: false,
         }
     }
 

@@ -57,6 +57,20 @@ impl FakeServer {
         }
     }
 
+    /// Sets its wall clock, which is at one second otherwise: what expires at a time by it does so by the new one.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tenure_sim::{Dialect, FakeServer};
+    ///
+    /// let mut server = FakeServer::new(Dialect::Valkey9);
+    /// server.set_clock(Duration::from_secs(1_796_000_000));
+    /// assert_eq!(server.execute(&["TIME"]), b"*2\r\n$10\r\n1796000000\r\n$1\r\n0\r\n");
+    /// ```
+    pub fn set_clock(&mut self, unix: Duration) {
+        self.server.clock = Clock::new(self.now, unix, 0);
+    }
+
     /// Lets time pass. Keys expire; who is to be told of it is told when they are come across, or by
     /// [`find_expired`](FakeServer::find_expired).
     pub fn advance(&mut self, time: Duration) {

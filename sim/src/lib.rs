@@ -39,6 +39,7 @@ mod fake;
 pub mod history;
 mod keys;
 mod machine;
+mod mint;
 mod net;
 mod network;
 mod scan;

@@ -246,8 +246,8 @@ impl Server {
                 .keys
                 .delete_if(key, value)
                 .map_or_else(|error| error, |deleted| Reply::Int(i64::from(deleted))),
-            (b"EVALSHA", [sha, count, rest @ ..]) => self.evalsha(sha, count, rest, now_ms),
-            (b"EVAL", [text, count, rest @ ..]) => self.eval(text, count, rest, now_ms),
+            (b"EVALSHA", [sha, count, rest @ ..]) => self.evalsha(sha, count, rest, now),
+            (b"EVAL", [text, count, rest @ ..]) => self.eval(text, count, rest, now),
             (b"SCRIPT", [what]) if what.eq_ignore_ascii_case(b"FLUSH") => {
                 self.forget_scripts();
                 Reply::Ok
@@ -383,22 +383,28 @@ impl Server {
         }
     }
 
-    fn evalsha(&mut self, sha: &[u8], count: &[u8], rest: &[Vec<u8>], now_ms: u64) -> Reply {
+    fn evalsha(&mut self, sha: &[u8], count: &[u8], rest: &[Vec<u8>], now: Tick) -> Reply {
         let mut known = self.scripts.iter().copied();
         let script = known.find(|script| script.sha.as_bytes().eq_ignore_ascii_case(sha));
         match (keys_and_arguments(count, rest), script) {
             (Err(error), _) if sha.len() == 40 => error,
-            (Ok((keys, arguments)), Some(script)) => self.script(script, keys, arguments, now_ms),
+            (Ok((keys, arguments)), Some(script)) => self.script(script, keys, arguments, now),
             _ => Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned()),
         }
     }
 
-    fn eval(&mut self, text: &[u8], count: &[u8], rest: &[Vec<u8>], now_ms: u64) -> Reply {
+    fn eval(&mut self, text: &[u8], count: &[u8], rest: &[Vec<u8>], now: Tick) -> Reply {
         let (keys, arguments) = match keys_and_arguments(count, rest) {
             Ok(parts) => parts,
             Err(error) => return error,
         };
-        let known = [&plan::RENEW, &plan::ADOPT, &plan::CLEAR, &plan::REMOVE];
+        let known = [
+            &plan::RENEW,
+            &plan::ADOPT,
+            &plan::CLEAR,
+            &plan::REMOVE,
+            &plan::MINT,
+        ];
         let script = known
             .into_iter()
             .find(|script| script.text.as_bytes() == text);
@@ -410,7 +416,7 @@ impl Server {
         if !self.scripts.iter().any(|known| known.sha == script.sha) {
             self.scripts.push(script);
         }
-        self.script(script, keys, arguments, now_ms)
+        self.script(script, keys, arguments, now)
     }
 
     /// The scripts of the library, by what their text says.
@@ -419,8 +425,9 @@ impl Server {
         script: &plan::Script,
         keys: &[Vec<u8>],
         arguments: &[Vec<u8>],
-        now_ms: u64,
+        now: Tick,
     ) -> Reply {
+        let now_ms = self.now_ms(now);
         let nil = || Reply::Error("ERR Lua redis lib command arguments must be strings".to_owned());
         let Some(key) = keys.first() else {
             return nil();
@@ -428,6 +435,9 @@ impl Server {
         if script.sha == plan::REMOVE.sha {
             let reply = self.remove(key, keys.get(1), arguments, now_ms);
             return self.after_a_write(reply);
+        }
+        if script.sha == plan::MINT.sha {
+            return self.mint(now, keys, arguments);
         }
         let clears = script.sha == plan::CLEAR.sha;
         // Each begins with a GET, which is remembered as any other.
@@ -460,7 +470,7 @@ impl Server {
         self.after_a_write(reply)
     }
 
-    fn after_a_write(&mut self, reply: Reply) -> Reply {
+    pub(crate) fn after_a_write(&mut self, reply: Reply) -> Reply {
         if std::mem::take(&mut self.script_fails) {
             // Scripts do not roll back.
             return Reply::Error("ERR Error running script: a fault after the write".to_owned());

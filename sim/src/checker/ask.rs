@@ -37,6 +37,9 @@ impl Ask {
         if let Some(most) = want.max_hold {
             options = options.max_hold(most);
         }
+        if want.fenced {
+            options = options.fenced();
+        }
         options
     }
 
@@ -71,6 +74,10 @@ impl Ask {
         self.answered = true;
         let checker = self.checker.clone();
         checker.take_in();
+        let fenced = checker.lock().ledger.fenced(self.id, held.fence());
+        if let Err(broken) = fenced {
+            checker.violation(broken);
+        }
         let hold = {
             let mut guard = checker.lock();
             let state = &mut *guard;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tenure_core::config::{LeaseConfig, Terms};
 use tenure_core::time::Tick;
 
+use super::fences::Fences;
 use super::traffic::{self, Traffic};
 use super::wire::{Wire, secret};
 use super::{Assumption, Assumptions, Want};
@@ -23,6 +24,7 @@ pub(crate) struct Ledger {
     /// By the length of their lease in milliseconds.
     pub(super) requests: BTreeMap<u64, Request>,
     pub(super) traffic: Traffic,
+    pub(super) fences: Fences,
     /// When an assumption that is not made was last broken: for a key, a client, or all.
     broken: BTreeMap<(Option<String>, Option<usize>), Tick>,
     pub(crate) violations: Vec<String>,
@@ -66,6 +68,7 @@ impl Ledger {
             server_ppm,
             requests: BTreeMap::new(),
             traffic: Traffic::default(),
+            fences: Fences::default(),
             broken: BTreeMap::new(),
             violations: Vec::new(),
         }
@@ -157,6 +160,11 @@ impl Ledger {
         client: Option<usize>,
         now: Tick,
     ) {
+        match assumption {
+            Assumption::A1 => self.fences.clock_was_set(),
+            Assumption::A3 => self.fences.forgotten(),
+            _ => {}
+        }
         if !self.assumed.has(assumption) {
             let key = name.map(|name| format!("lock:{name}"));
             self.broken.insert((key, client), now);
@@ -187,6 +195,12 @@ impl Ledger {
             self.broken.insert((Some(key), Some(command.client)), now);
         }
         traffic::executed(self, command, reply);
+    }
+
+    /// S14: a request was granted, with this fence.
+    pub(crate) fn fenced(&self, id: u64, fence: Option<u64>) -> Result<(), String> {
+        let asked = self.requests[&id].want.fenced;
+        self.fences.told(id, asked, fence)
     }
 
     /// Commands of one turn may have different times from now on.

@@ -55,6 +55,19 @@ impl Traffic {
     pub(super) fn request_of(&self, value: &[u8]) -> Option<u64> {
         self.values.get(value).map(|known| known.request)
     }
+
+    /// A script was not known, so nothing of it was executed: the same attempt is put another way.
+    fn not_executed(&mut self, request: u64, stamp: u64, value: &[u8]) {
+        let writes = self.writes.entry(request).or_default();
+        let before = writes.len();
+        writes.retain(|write| write.stamp != stamp);
+        if writes.len() < before {
+            self.values.remove(value);
+            if let Some((_, attempts)) = self.secrets.get_mut(&request) {
+                *attempts -= 1;
+            }
+        }
+    }
 }
 
 /// A whole command was handed out.
@@ -71,9 +84,22 @@ pub(super) fn sent(ledger: &mut Ledger, command: &Command) {
 /// A server has carried out a command, or refused it.
 pub(super) fn executed(ledger: &mut Ledger, command: &Command, reply: &Reply) {
     let wire = Wire::of(&command.words);
-    let (Wire::Acquire { ms, .. } | Wire::Swap { ms, .. }) = wire else {
+    let (Wire::Acquire { key, ms, .. } | Wire::Swap { key, ms, .. }) = wire else {
         return;
     };
+    if let (Wire::Acquire { value, .. }, Reply::Error(text)) = (wire, reply)
+        && text.starts_with("NOSCRIPT")
+    {
+        ledger.traffic.not_executed(ms, command.stamp, value);
+    }
+    if let Some(fence) = wire.fence(reply)
+        && let Err(broken) = ledger.fences.minted(ms, key, fence)
+    {
+        let at = command.at;
+        ledger
+            .violations
+            .push(format!("{at:?} {broken}: {command}"));
+    }
     if wire.wrote(reply)
         && let Some(writes) = ledger.traffic.writes.get_mut(&ms)
     {
@@ -89,7 +115,7 @@ fn handed_out(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
     match Wire::of(&command.words) {
         Wire::Harmless => Ok(()),
         Wire::Unknown => Err("S3 a command that can write over somebody else's key".to_owned()),
-        Wire::Acquire { key, value, ms } => {
+        Wire::Acquire { key, value, ms, .. } => {
             writes(ledger, command, key, value, ms)?;
             let (_, attempts) = &ledger.traffic.secrets[&ms];
             let single = matches!(ledger.requests[&ms].want.wait, Wait::Now);
@@ -98,7 +124,9 @@ fn handed_out(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
             }
             Ok(())
         }
-        Wire::Swap { key, old, new, ms } => {
+        Wire::Swap {
+            key, old, new, ms, ..
+        } => {
             owned(ledger, command.client, old)?;
             writes(ledger, command, key, new, ms)
         }

@@ -12,6 +12,7 @@ pub(super) enum Wire<'a> {
         key: &'a [u8],
         value: &'a [u8],
         ms: u64,
+        minted: bool,
     },
     /// Writes `new` if the key has `old`: a renewal when they are equal, else an adoption.
     Swap {
@@ -19,6 +20,7 @@ pub(super) enum Wire<'a> {
         old: &'a [u8],
         new: &'a [u8],
         ms: u64,
+        minted: bool,
     },
     /// Deletes the key if it has `value`.
     Clear { key: &'a [u8], value: &'a [u8] },
@@ -41,6 +43,9 @@ impl<'a> Wire<'a> {
             (b"DELIFEQ", [key, value]) => Wire::Clear { key, value },
             (b"EVAL", [text, one, args @ ..]) if one == b"1" => Wire::script(text, args),
             (b"EVALSHA", [sha, one, args @ ..]) if one == b"1" => Wire::script(sha, args),
+            (b"EVAL" | b"EVALSHA", [script, two, key, counter, args @ ..]) if two == b"2" => {
+                Wire::mint(script, key, counter, args)
+            }
             _ => Wire::Unknown,
         }
     }
@@ -58,12 +63,14 @@ impl<'a> Wire<'a> {
                 key,
                 value,
                 ms: number(ms),
+                minted: false,
             },
             [b"IFEQ", old, b"GET", b"PX", ms] | [b"IFEQ", old, b"PX", ms] => Wire::Swap {
                 key,
                 old,
                 new: value,
                 ms: number(ms),
+                minted: false,
             },
             _ => Wire::Unknown,
         }
@@ -79,15 +86,52 @@ impl<'a> Wire<'a> {
                 old: value,
                 new: value,
                 ms: number(ms),
+                minted: false,
             },
             [key, old, ms, new] if is(&plan::ADOPT) => Wire::Swap {
                 key,
                 old,
                 new,
                 ms: number(ms),
+                minted: false,
             },
             [key, value] if is(&plan::CLEAR) => Wire::Clear { key, value },
             _ => Wire::Unknown,
+        }
+    }
+
+    /// As an acquire or a take-over, with a fence.
+    fn mint(script: &'a [u8], key: &'a [u8], counter: &'a [u8], args: &'a [Vec<u8>]) -> Wire<'a> {
+        let is = [plan::MINT.text, plan::MINT.sha]
+            .iter()
+            .any(|one| one.as_bytes() == script);
+        let own = [b"lock:{", key, b"}:fence"].concat() == counter;
+        match args {
+            [value, ms, _] if is && own => Wire::Acquire {
+                key,
+                value,
+                ms: number(ms),
+                minted: true,
+            },
+            [new, ms, _, old] if is && own => Wire::Swap {
+                key,
+                old,
+                new,
+                ms: number(ms),
+                minted: true,
+            },
+            _ => Wire::Unknown,
+        }
+    }
+
+    /// The fence that a server minted which answered so.
+    pub(super) fn fence(&self, reply: &Reply) -> Option<u64> {
+        match (self, reply) {
+            (
+                Wire::Acquire { minted: true, .. } | Wire::Swap { minted: true, .. },
+                Reply::Int(fence @ 1..),
+            ) => Some(fence.unsigned_abs()),
+            _ => None,
         }
     }
 
@@ -95,6 +139,8 @@ impl<'a> Wire<'a> {
     pub(super) fn wrote(&self, reply: &Reply) -> bool {
         match (self, reply) {
             (_, Reply::Ok | Reply::Int(1)) => true,
+            _ if self.fence(reply).is_some() => true,
+            (Wire::Acquire { minted: true, .. } | Wire::Swap { minted: true, .. }, _) => false,
             (Wire::Acquire { .. }, Reply::Null) => true,
             (Wire::Swap { old, .. }, Reply::Bulk(shown)) => shown == old,
             _ => false,

@@ -124,12 +124,14 @@ impl Play {
         while !self.zombies.is_empty() {
             self.one_zombie();
         }
-        let foreign = |held: &Held| match held {
+        let foreign = |key: &[u8], held: &Held| match held {
+            // Counters of fences stay.
+            _ if key.ends_with(b"}:fence") => false,
             Held::Text(value) => !value.starts_with(b"tn1:"),
             Held::List(_) => true,
         };
         let keys = self.server.keys.iter();
-        let keys = keys.filter(|(_, entry)| foreign(&entry.held));
+        let keys = keys.filter(|(key, entry)| foreign(key, &entry.held));
         let keys: Vec<_> = keys.map(|(key, _)| key.clone()).collect();
         keys.iter().for_each(|key| _ = self.server.keys.remove(key));
         // What was set back is set forward, or keys would live longer than their lease.

@@ -40,6 +40,7 @@ struct Asked {
     name: Vec<u8>,
     terms: Terms,
     wait: Wait,
+    fence: Option<u64>,
     secret: [u8; 16],
 }
 
@@ -79,6 +80,7 @@ impl Machine {
                 name: request.name.to_vec(),
                 terms: request.terms,
                 wait: request.wait,
+                fence: request.fence,
                 secret: request.secret,
             };
             Call::Acquire(now, asked)
@@ -166,7 +168,7 @@ impl Call {
                     terms: asked.terms,
                     wait: asked.wait,
                     secret: asked.secret,
-                    fence: None,
+                    fence: asked.fence,
                     since_ms: 0,
                 };
                 let _ = mux.acquire(*now, &request);

@@ -127,8 +127,9 @@ async fn verb(
     let world = &stage.world;
     let name = name(world.below(stage.names as u64) as usize);
     let (least, most) = stage.pace.leases;
+    let lease = least + world.up_to(most - least);
     let want = Want {
-        lease: least + world.up_to(most - least),
+        lease,
         wait: match world.below(10) {
             0..=3 => Wait::Now,
             9 => Wait::Forever,
@@ -136,6 +137,8 @@ async fn verb(
         },
         renew: !world.chance(100),
         max_hold: world.chance(100).then(|| world.up_to(most)),
+        // Without a draw of its own: a history is its seed.
+        fenced: lease.as_micros() % 3 == 0,
     };
     let ask = stage.checker.ask(client, &name, want);
     let request = locks.lock(&name).options(ask.options());

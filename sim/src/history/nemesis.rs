@@ -364,6 +364,7 @@ async fn inflict(stage: &Stage, fault: Fault) {
             let replica = server.snapshot();
             world.sleep(span(1_000)).await;
             stage.checker.broke(Assumption::A3, Scope::Server);
+            stage.checker.broke(Assumption::A1, Scope::Server);
             let skew = world.below(2_000) as i64 - 500;
             note_step(stage, skew);
             server.fail_over(replica, skew);
