@@ -3,7 +3,7 @@
 
 use tenure_core::time::Tick;
 
-use crate::keys::{Held, Reply, number};
+use crate::keys::{Dialect, Held, Reply, number};
 use crate::server::{Mood, Server};
 
 const DAY_MS: u64 = 86_400_000;
@@ -16,6 +16,10 @@ impl Server {
             return Reply::Error("ERR the simulated server wants all of it".to_owned());
         };
         self.keys.note_read(key);
+        if self.dialect == Dialect::Redis7 {
+            // There whatever a script reads counts as all of its keys.
+            self.keys.tracking.remember(counter);
+        }
         let present = match self.keys.text(key) {
             Ok(present) => present.cloned(),
             Err(_) => return Reply::Int(0),

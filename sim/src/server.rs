@@ -502,7 +502,10 @@ impl Server {
         if !value.starts_with(b"tn1:") || value.len() > 256 {
             return Reply::Int(1);
         }
-        if let (Some(helper), Some(by)) = (helper, arguments.first()) {
+        let Some(by) = arguments.first() else {
+            return Reply::Error("ERR attempt to concatenate a nil value".to_owned());
+        };
+        if let Some(helper) = helper {
             let note = [by, &b"."[..], &value].concat();
             let ms = ttl.clamp(60_000, 2_592_000_000).to_string().into_bytes();
             let set = [helper.clone(), note, b"PX".to_vec(), ms];

@@ -179,7 +179,7 @@ struct Extra {
     works: fn(&Server, &str) -> Result<bool, Failure>,
 }
 
-const EXTRAS: [Extra; 5] = [
+const EXTRAS: [Extra; 6] = [
     Extra {
         what: "`inspect`",
         commands: &["getrange", "pttl"],
@@ -188,6 +188,25 @@ const EXTRAS: [Extra; 5] = [
             let tenure = Tenure::connect(url, "me")?;
             let found = tenure.wait(tenure.locks().inspect(NAME))?;
             Ok(allowed(found)?.is_some_and(|found| found.is_some()))
+        },
+    },
+    Extra {
+        what: "fences",
+        commands: &["eval", "evalsha", "get", "time", "set"],
+        works: |server, url| {
+            let tenure = Tenure::connect(url, "me")?;
+            let mut client = server.client()?;
+            // Twice: in full the first time, and by its SHA after that.
+            for _ in 0..2 {
+                let request = tenure.locks().lock(NAME).lease(MINUTE).fenced();
+                match tenure.wait(request.try_acquire())? {
+                    Ok(attempt) => drop(attempt),
+                    Err(Error::Denied(_) | Error::Misconfigured(_)) => return Ok(false),
+                    Err(error) => return Err(error.into()),
+                }
+                client.del(&key_of(NAME))?;
+            }
+            Ok(true)
         },
     },
     Extra {

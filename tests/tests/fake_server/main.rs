@@ -14,9 +14,9 @@ mod tracking;
 
 use std::io::{BufReader, Write as _};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tenure_core::plan::{ADOPT, CLEAR, REMOVE, RENEW};
+use tenure_core::plan::{ADOPT, CLEAR, MINT, REMOVE, RENEW};
 use tenure_core::rng::Rng;
 use tenure_sim::{Dialect, FakeServer};
 use tenure_tests::{Failure, Server, ServerKind};
@@ -91,9 +91,28 @@ impl Reply {
     fn agrees(&self, other: &Reply, ttl: bool) -> bool {
         match (self, other) {
             (Reply::Int(a), Reply::Int(b)) if ttl && *a >= 0 && *b >= 0 => a.abs_diff(*b) < 1_000,
+            // Fences are times: the two clocks are read one after the other.
+            (Reply::Int(a), Reply::Int(b)) if *a > FENCES && *b > FENCES => near(*a, *b),
+            (Reply::Bulk(a), Reply::Bulk(b)) => match (fence(a), fence(b)) {
+                (Some(a), Some(b)) => near(a, b),
+                _ => a == b,
+            },
             (a, b) => a == b,
         }
     }
+}
+
+/// Less than the time in microseconds.
+const FENCES: i64 = 1_700_000_000_000_000;
+
+/// What a counter of fences has, if it is of this time.
+fn fence(text: &[u8]) -> Option<i64> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.parse().ok().filter(|fence| *fence > FENCES)
+}
+
+fn near(a: i64, b: i64) -> bool {
+    a.abs_diff(b) < 1_000_000
 }
 
 /// A connection to a real server.
@@ -147,9 +166,12 @@ impl Pair {
         let mut real = Real::connect(server)?;
         real.execute(&words(&["FLUSHALL"]))?;
         real.execute(&words(&["SCRIPT", "FLUSH"]))?;
+        let mut fake = FakeServer::new(dialect);
+        // The server is on this machine.
+        fake.set_clock(SystemTime::now().duration_since(UNIX_EPOCH)?);
         Ok(Pair {
             real,
-            fake: FakeServer::new(dialect),
+            fake,
             began: Instant::now(),
             log: Vec::new(),
         })
@@ -326,7 +348,54 @@ impl Author {
         script.into_iter().chain(rest).collect()
     }
 
+    /// A counter of fences, which nothing else touches: of two times not all digits are the same.
+    fn counter(&mut self) -> Vec<u8> {
+        self.pick(&["f", "f", "g"])
+    }
+
+    /// What mints, as it is sent, or a change to a counter.
+    fn fenced(&mut self) -> Vec<Vec<u8>> {
+        let counters = [
+            "0",
+            "5",
+            "007",
+            "9007199254740990",
+            "9007199254740993",
+            "99999999999999999999999",
+            "",
+            "x",
+            "-5",
+            "0x10",
+            "1e15",
+            " 1",
+        ];
+        match self.below(8) {
+            0 => return vec![self.case("SET"), self.counter(), self.pick(&counters)],
+            1 => return vec![self.case("DEL"), self.counter()],
+            2 => return vec![self.pick(&["GET", "PTTL"]), self.counter()],
+            3 if self.below(4) == 0 => {
+                return vec![b"RPUSH".to_vec(), self.counter(), b"x".to_vec()];
+            }
+            _ => {}
+        }
+        let mut command = match self.below(2) {
+            0 => vec![self.case("EVAL"), MINT.text.as_bytes().to_vec()],
+            _ => vec![self.case("EVALSHA"), MINT.sha.as_bytes().to_vec()],
+        };
+        let floor = self.pick(&["0", "0", "5", "9007199254740990"]);
+        let (key, counter) = (self.key(), self.counter());
+        command.extend([b"2".to_vec(), key, counter, self.value()]);
+        command.extend([self.pick(&["60000", "300000"]), floor]);
+        if self.below(2) == 0 {
+            command.push(self.value());
+        }
+        command
+    }
+
     fn command(&mut self) -> Vec<Vec<u8>> {
+        if self.below(8) == 0 {
+            return self.fenced();
+        }
         let mut command = match self.below(40) {
             0..=11 => self.set(),
             12..=19 => self.script(),

@@ -5,7 +5,7 @@
 //! time. When they do look is compared on its own.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tenure_core::rng::Rng;
 use tenure_sim::{Dialect, FakeServer};
@@ -35,9 +35,11 @@ impl Stage {
         real[0].execute(&words(&["DEBUG", "SET-ACTIVE-EXPIRE", active]))?;
         real[0].execute(&words(&["FLUSHALL"]))?;
         real[0].execute(&words(&["SCRIPT", "FLUSH"]))?;
+        let mut fake = FakeServer::new(dialect);
+        fake.set_clock(SystemTime::now().duration_since(UNIX_EPOCH)?);
         Ok(Stage {
             real,
-            fake: FakeServer::new(dialect),
+            fake,
             began: Instant::now(),
             log: Vec::new(),
             pushes: 0,
@@ -177,7 +179,8 @@ impl Author {
         match self.below(40) {
             0..=13 => self.reading(),
             14..=18 => self.set(),
-            19..=24 => self.script(),
+            19..=22 => self.script(),
+            23 | 24 => self.fenced(),
             25..=27 => {
                 let mut command = vec![self.case("DEL"), self.key()];
                 (0..self.below(3)).for_each(|_| command.push(self.key()));
