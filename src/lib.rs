@@ -58,3 +58,8 @@ pub use tenure_tokio::{
 #[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// So is that of the page about fences.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/fencing.md")]
+struct Fencing;

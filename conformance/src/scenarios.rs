@@ -1,6 +1,7 @@
 //! The scenarios.
 
 mod asking;
+mod fencing;
 mod keeping;
 mod leaving;
 mod losing;
@@ -21,6 +22,7 @@ pub fn all() -> Vec<Scenario> {
         waking::ALL,
         leaving::ALL,
         operator::ALL,
+        fencing::ALL,
         weather::ALL,
         server::ALL,
     ]

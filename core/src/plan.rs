@@ -633,7 +633,7 @@ fn commands(
         }
         Form::LookTtl => each(&["PTTL".into(), key]),
         Form::LookHeld | Form::LookForced | Form::LookReplaced => {
-            let forced = leases.helper_key(id, "forced");
+            let forced = leases.helper_key(id, FORCED);
             each(&["GET".into(), Arg::Bytes(&forced)]);
             if form == Form::LookHeld {
                 each(&["GET".into(), key]);
