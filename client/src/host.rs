@@ -424,8 +424,8 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
         let request = Request {
             name: hold.name(),
             terms,
-            wait: options.wait,
             fence: options.fence,
+            wait: options.wait,
             secret,
             since_ms: self.0.binding.unix_ms(),
         };

@@ -155,10 +155,11 @@ impl Call {
     fn put(dialect: &Dialect, op: Op, form: Form) -> Call {
         let writes = match form {
             Form::AcquireGet | Form::Acquire => true,
-            Form::SwapGet | Form::Swap | Form::SwapScript(_) | Form::Mint(_) => true,
+            Form::SwapGet | Form::Swap | Form::SwapScript(_) => true,
             Form::LookValue | Form::LookTtl | Form::LookHeld => false,
             Form::LookForced | Form::LookReplaced => false,
             Form::Delex | Form::Delifeq | Form::ClearScript(_) => false,
+            Form::Mint(_) => true,
         };
         // A write ends the watch of its key, and a refused one does not begin it.
         let watch = writes && dialect.is_watching();

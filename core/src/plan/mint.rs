@@ -78,3 +78,40 @@ fn refused_to_mint(fault: FenceFault) -> Verdict<'static> {
         maybe_executed: false,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    /// Where each call of a server is in the text.
+    fn calls(of: &str) -> Vec<usize> {
+        MINT.text.match_indices(of).map(|(at, _)| at).collect()
+    }
+
+    /// A script that fails is not rolled back: on real servers each of these errors left the key behind before.
+    #[test]
+    fn s14_h5_whatever_can_fail_is_read_before_anything_is_written() {
+        let (writes, last_answer) = (calls("redis.call('SET'"), MINT.text.rfind("return -"));
+        let reads = [calls("'GET'"), calls("redis.call('TIME')")].concat();
+        assert_eq!((writes.len(), reads.len()), (2, 3));
+        assert!(reads.iter().max() < writes.first());
+        assert!(last_answer < writes.first().copied());
+        // Without the counter nobody has the key.
+        assert!(MINT.text[writes[0]..].starts_with("redis.call('SET',KEYS[2]"));
+        assert!(MINT.text[writes[1]..].starts_with("redis.call('SET',KEYS[1]"));
+    }
+
+    /// Kept until a time that the fence itself says, and not for a time from now: a clock that is set back cannot outlast
+    /// it. The digits are never those of a double.
+    #[test]
+    fn s14_h4_the_counter_expires_at_the_time_of_its_fence_and_a_day() {
+        let kept = "'PXAT',string.format('%.0f',math.ceil(n/1000)+86400000)";
+        assert!(MINT.text.contains(kept));
+        assert!(
+            MINT.text
+                .contains("SET',KEYS[2],string.format('%.0f',n),'PXAT'")
+        );
+    }
+}
