@@ -454,7 +454,7 @@ impl Play {
             wait,
             renew,
             max_hold: None,
-            fenced: lease.as_millis() % 3 == 0,
+            fenced: lease.as_millis().is_multiple_of(3),
         };
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());

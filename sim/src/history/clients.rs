@@ -138,7 +138,7 @@ async fn verb(
         renew: !world.chance(100),
         max_hold: world.chance(100).then(|| world.up_to(most)),
         // Without a draw of its own: a history is its seed.
-        fenced: lease.as_micros() % 3 == 0,
+        fenced: lease.as_micros().is_multiple_of(3),
     };
     let ask = stage.checker.ask(client, &name, want);
     let request = locks.lock(&name).options(ask.options());
