@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use tenure_client::{Config, Error, Locks, connect_with};
+use tenure_core::plan;
 use tenure_core::time::Tick;
 
 use crate::binding::SimBinding;
@@ -244,6 +245,15 @@ impl ServerHandle {
     /// Somebody deletes a key, or it is evicted.
     pub fn delete(&self, key: &str) -> bool {
         self.with(|server, _| server.keys.remove(key.as_bytes()))
+    }
+
+    /// An operator removes a key by force, as [`Locks::force_release`](tenure_client::Locks::force_release) does, with this label.
+    pub fn force_release(&self, key: &str, by: &str) {
+        let helper = format!("lock:{{{key}}}:forced");
+        let words = ["EVAL", plan::REMOVE.text, "2", key, &helper, by];
+        let words: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+        // On a connection of the operator's own, of which nobody is told.
+        self.with(|server, now| server.execute(now, usize::MAX, &words, &mut true));
     }
 
     /// Somebody writes a value.

@@ -18,9 +18,9 @@ use crate::fuzz;
 use crate::mutants;
 use crate::steps::Steps;
 
-/// Mutants are played in this many parts, one a day: a part takes three to four minutes on two cores, half of it for
+/// Mutants are played in this many parts, one a day: a part takes about four minutes on two cores, half of it for
 /// building what the tests depend on.
-const MUTANT_PARTS: u64 = 2;
+const MUTANT_PARTS: u64 = 3;
 
 /// How much to run.
 #[derive(Clone, Copy, PartialEq, Eq)]

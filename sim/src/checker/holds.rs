@@ -96,7 +96,7 @@ pub(super) fn probe(state: &mut State, world: &World, server: &ServerHandle) -> 
             let stamp = world.stamp();
             let confirmed = hold.confirmed;
             state.ledger.lose(hold.request, stamp);
-            let by_server = matches!(lost.cause, Cause::Gone | Cause::Replaced);
+            let by_server = matches!(lost.cause, Cause::Gone | Cause::Replaced | Cause::Forced);
             let broken = confirmed
                 .is_none_or(|confirmed| state.ledger.excused(hold.request, confirmed, now));
             // A release may find its key expired, or have been repeated.

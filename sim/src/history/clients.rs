@@ -126,6 +126,10 @@ async fn verb(
 ) -> Result<(), Error> {
     let world = &stage.world;
     let name = name(world.below(stage.names as u64) as usize);
+    if world.chance(20) {
+        let patience = Duration::from_millis(1) + stage.up_to(2_500);
+        return look(world, locks, &name, patience).await;
+    }
     let (least, most) = stage.pace.leases;
     let lease = least + world.up_to(most - least);
     let want = Want {
@@ -186,6 +190,22 @@ async fn verb(
                 _ => Ok(()),
             }
         }
+    }
+}
+
+/// As an operator does; sometimes dropped midway.
+async fn look(world: &World, locks: &Locks, name: &str, patience: Duration) -> Result<(), Error> {
+    let answer = if world.chance(500) {
+        within(world, patience, async {
+            locks.inspect(name).await.map(drop)
+        })
+        .await
+    } else {
+        within(world, patience, async { locks.list("").await.map(drop) }).await
+    };
+    match answer {
+        Some(Err(Error::Closed)) => Err(Error::Closed),
+        _ => Ok(()),
     }
 }
 

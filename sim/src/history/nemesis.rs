@@ -102,6 +102,8 @@ faults! {
     RefuseTracking,
     /// Whoever waits or holds is told of a change that was none.
     CrowdOut,
+    /// An operator removes a key, and says so. Breaks A6.
+    Force,
 }
 
 /// The faults after which everybody is told, and the end of a connection.
@@ -109,7 +111,7 @@ pub(super) const THAT_WAKE: &[Fault] = &[
     Fault::Cut,
     Fault::Cut,
     Fault::Delete,
-    Fault::Delete,
+    Fault::Force,
     Fault::Replace,
     Fault::Flush,
     Fault::Kill,
@@ -129,7 +131,7 @@ impl Fault {
         match self {
             Fault::PauseMachine => Some(Assumption::A4),
             Fault::RestartEmpty | Fault::Flush | Fault::FailOver => Some(Assumption::A3),
-            Fault::Delete | Fault::Replace | Fault::MakeList => Some(Assumption::A6),
+            Fault::Delete | Fault::Force | Fault::Replace | Fault::MakeList => Some(Assumption::A6),
             Fault::StepForward | Fault::StepBack => Some(Assumption::A1),
             Fault::Drift => Some(Assumption::A2),
             Fault::Clone => Some(Assumption::A5),
@@ -319,6 +321,10 @@ async fn inflict(stage: &Stage, fault: Fault) {
         Fault::Delete => {
             stage.checker.broke(Assumption::A6, Scope::Name(&name));
             server.delete(&format!("lock:{name}"));
+        }
+        Fault::Force => {
+            stage.checker.broke(Assumption::A6, Scope::Name(&name));
+            server.force_release(&format!("lock:{name}"), "operator");
         }
         Fault::Replace => {
             stage.checker.broke(Assumption::A6, Scope::Name(&name));
