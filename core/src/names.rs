@@ -198,13 +198,33 @@ impl Value {
     ///
     /// `label` comes from [`Names::label`]; `since_ms` (Unix time) only informs.
     pub fn new(label: &str, since_ms: u64, secret: &[u8; 16], attempt: u32) -> Value {
+        Value::marked(false, label, since_ms, secret, attempt)
+    }
+
+    /// The same, with the mark of whether its holder has a fence.
+    ///
+    /// ```
+    /// use tenure_core::names::Value;
+    ///
+    /// for fenced in [false, true] {
+    ///     let value = Value::marked(fenced, "me", 1_700_000_000_000, &[0xab; 16], 3);
+    ///     assert_eq!(Value::is_fenced(value.as_bytes()), fenced);
+    /// }
+    /// ```
+    pub fn marked(
+        fenced: bool,
+        label: &str,
+        since_ms: u64,
+        secret: &[u8; 16],
+        attempt: u32,
+    ) -> Value {
         let mut value = Value {
             bytes: [0; MAX_VALUE],
             len: 0,
             label: (0, 0),
         };
         value.push(FORMAT);
-        value.push(PLAIN);
+        value.push(if fenced { FENCED } else { PLAIN });
         value.push_int(since_ms);
         value.push(b":");
         let start = value.len;
@@ -218,22 +238,6 @@ impl Value {
         value.push(&tail);
         value.push_int(u64::from(attempt));
         value
-    }
-
-    /// The same, marked as that of a holder with a fence.
-    ///
-    /// ```
-    /// use tenure_core::names::Value;
-    ///
-    /// let value = Value::new("me", 1_700_000_000_000, &[0xab; 16], 3);
-    /// assert!(!Value::is_fenced(value.as_bytes()));
-    /// assert!(Value::is_fenced(value.fenced().as_bytes()));
-    /// ```
-    #[must_use]
-    pub fn fenced(mut self) -> Value {
-        let mark = FORMAT.len();
-        self.bytes[mark..mark + FENCED.len()].copy_from_slice(FENCED);
-        self
     }
 
     /// Whether a value read from a server says that its holder has a fence.

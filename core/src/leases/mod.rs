@@ -234,11 +234,13 @@ impl Leases {
     /// The value that an attempt of this lease writes.
     pub fn value(&self, id: LeaseId, attempt: u32) -> Option<Value> {
         let slot = self.slot(id)?;
-        let value = Value::new(self.names.label(), slot.since_ms, &slot.secret, attempt);
-        Some(match slot.fenced {
-            true => value.fenced(),
-            false => value,
-        })
+        Some(Value::marked(
+            slot.fenced,
+            self.names.label(),
+            slot.since_ms,
+            &slot.secret,
+            attempt,
+        ))
     }
 
     /// The attempt of this lease that wrote `shown`, compared byte for byte.
