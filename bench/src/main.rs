@@ -21,18 +21,18 @@ use tenure_tests::{Server, ServerKind};
 const BUDGETS: [Budget; 2] = [
     Budget {
         who: "tenure",
-        instructions: 23_500,
+        instructions: 24_500,
         allocations: 2,
         system_calls: 9,
     },
     Budget {
         who: "tenure-blocking",
-        instructions: 20_000,
+        instructions: 21_200,
         allocations: 2,
         system_calls: 10,
     },
 ];
-const BYTES_PER_LEASE: u64 = 700;
+const BYTES_PER_LEASE: u64 = 720;
 
 struct Budget {
     who: &'static str,

@@ -148,6 +148,7 @@ fn poll(conn: &mut Conn<u32>, asked: &mut VecDeque<Asked>, now: Tick) -> Result<
                 let _ = format!("{info:?}");
             }
             Ok(Some(Incoming::Push(value))) => drop(format!("{value:?}")),
+            Ok(Some(Incoming::Watched(refused))) => drop(format!("{refused:?}")),
             Ok(Some(Incoming::Reply(reply))) => {
                 let request = asked.front_mut().expect("a reply to nothing");
                 assert_eq!(reply.tag, request.tag, "out of order");

@@ -111,7 +111,10 @@ pub fn lease_ops(data: &[u8]) {
                     }
                 }
                 _ if arg > 240 => leases.handle_all_changed(now),
-                _ => leases.handle_changed(now, [b"lock:a", b"lock:b", b"lock:c"][usize::from(arg >> 5) % 3]),
+                _ => leases.handle_changed(
+                    now,
+                    [b"lock:a", b"lock:b", b"lock:c"][usize::from(arg >> 5) % 3],
+                ),
             },
             (10 | 11, _) => {
                 if let Some(op) = leases.poll_op(now) {
