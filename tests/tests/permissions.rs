@@ -253,7 +253,7 @@ const EXTRAS: [Extra; 6] = [
     },
     Extra {
         what: "wake-ups",
-        commands: &["client|tracking", "get"],
+        commands: &["client|tracking", "get", "pttl"],
         works: |server, url| {
             let tenure = Tenure::start(url, |config| config.poll_limit(Duration::MAX))?;
             let other = Tenure::connect(&server.url(), "other")?;
