@@ -24,7 +24,10 @@
 //! use tenure_core::time::Tick;
 //!
 //! let now = Tick::from_micros(0);
-//! let mut mux = Mux::new(MuxConfig::new(Names::new("lock:", "doc")?), 1);
+//! let mut config = MuxConfig::new(Names::new("lock:", "doc")?);
+//! // It does not tell when a name gets free, either.
+//! config.watch = false;
+//! let mut mux = Mux::new(config, 1);
 //! let terms = LeaseConfig::new(Duration::from_secs(30)).build()?;
 //! mux.acquire(now, &Request { name: b"a", terms, wait: Wait::Forever, fence: None, secret: [1; 16], since_ms: 0 })?;
 //!
@@ -34,8 +37,8 @@
 //!         Output::Connect => mux.handle_connected(now),
 //!         Output::Disconnect => {}
 //!         Output::Transmit(bytes) => {
-//!             // A server of a few answers: to the greeting; to CLIENT TRACKING, SET and PTTL.
-//!             let reply: &[u8] = if bytes.starts_with(b"*2\r\n$5\r\nHELLO") { b"%1\r\n+proto\r\n:3\r\n" } else { b"+OK\r\n_\r\n:30000\r\n" };
+//!             // A server of two answers.
+//!             let reply: &[u8] = if bytes.starts_with(b"*2\r\n$5\r\nHELLO") { b"%1\r\n+proto\r\n:3\r\n" } else { b"_\r\n" };
 //!             let n = bytes.len();
 //!             mux.transmitted(now, n);
 //!             mux.recv_space()[..reply.len()].copy_from_slice(reply);

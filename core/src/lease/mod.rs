@@ -528,7 +528,7 @@ impl Lease {
     /// The outcome that follows tells the loss; without one it is told when the hold would have been given up.
     pub fn handle_vanished(&mut self, how: Vanished) {
         if self.state.is_held() || self.state == State::Releasing {
-            self.telling.vanished = self.state.is_held() && self.vanished.is_none();
+            self.telling.vanished |= self.state.is_held() && self.vanished.is_none();
             self.vanished.get_or_insert(how);
         }
     }
