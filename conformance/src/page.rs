@@ -43,7 +43,7 @@ const BINDINGS: &[(&str, &str)] = &[
 /// The page, from what each field has passed.
 ///
 /// # Errors
-/// When one has not been run.
+/// When one has not been run, or a scenario has passed in none.
 pub fn page() -> Result<String, String> {
     let fields = matrix::all();
     let mut passed = Vec::new();
@@ -85,6 +85,12 @@ pub fn page() -> Result<String, String> {
     head.extend(stores.iter().map(String::as_str));
     table(&mut page, &head);
     for scenario in scenarios::all() {
+        if !passed.iter().flatten().any(|name| name == scenario.name) {
+            return Err(format!(
+                "{} has passed nowhere: run the suite again, its results are older than it",
+                scenario.name
+            ));
+        }
         let mut cells = vec![scenario.name.replace('_', " ")];
         for store in &stores {
             let has_passed = |(field, passed): &(&matrix::Field, &Vec<String>)| {

@@ -142,7 +142,8 @@ fn the_driver_reads_for_two() -> Outcome {
     pairs(&locks, 1_000)?;
     let slices = u64::try_from(began.elapsed().as_millis() / 50)?;
     let woken = driver_switches()? - before;
-    assert!(woken <= 100 + 2 * slices, "{woken} times");
+    // On a busy machine a few now and then; a driver that reads is woken some 2,000 times.
+    assert!(woken <= 300 + 2 * slices, "{woken} times");
     Ok(())
 }
 
