@@ -424,7 +424,7 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
         let request = Request {
             name: hold.name(),
             terms,
-            fence: options.fence,
+            options: options.options,
             wait: options.wait,
             secret,
             since_ms: self.0.binding.unix_ms(),

@@ -353,6 +353,7 @@ impl Machine for Memory {
 #[cfg(test)]
 mod tests {
     use tenure_core::config::{LeaseConfig, Wait};
+    use tenure_core::leases::Options;
 
     use super::*;
 
@@ -369,7 +370,7 @@ mod tests {
                 terms,
                 wait,
                 secret,
-                fence: None,
+                options: Options::default(),
                 since_ms: 0,
             };
             let id = memory.acquire(now, &request).unwrap();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::config::{LeaseConfig, Wait};
+use tenure_core::leases::Options;
 
 /// All the options of a request, to be kept and used many times.
 ///
@@ -23,8 +24,7 @@ use tenure_core::config::{LeaseConfig, Wait};
 pub struct LockOptions {
     pub(crate) lease: LeaseConfig,
     pub(crate) wait: Wait,
-    /// The floor of the fence, if there is to be one.
-    pub(crate) fence: Option<u64>,
+    pub(crate) options: Options,
 }
 
 /// The default lease, 30 s.
@@ -36,7 +36,7 @@ impl LockOptions {
         LockOptions {
             lease: LeaseConfig::new(DEFAULT_LEASE),
             wait: Wait::Forever,
-            fence: None,
+            options: Options { fence: None },
         }
     }
 
@@ -109,8 +109,8 @@ impl LockOptions {
     /// ```
     #[must_use]
     pub const fn fenced(mut self) -> LockOptions {
-        if self.fence.is_none() {
-            self.fence = Some(0);
+        if self.options.fence.is_none() {
+            self.options.fence = Some(0);
         }
         self
     }
@@ -130,7 +130,7 @@ impl LockOptions {
     /// ```
     #[must_use]
     pub const fn fence_from(mut self, floor: u64) -> LockOptions {
-        self.fence = Some(floor);
+        self.options.fence = Some(floor);
         self
     }
 

@@ -18,7 +18,7 @@
 //! ```
 //! use core::time::Duration;
 //! use tenure_core::config::{LeaseConfig, Wait};
-//! use tenure_core::leases::{Notice, Request};
+//! use tenure_core::leases::{Notice, Options, Request};
 //! use tenure_core::mux::{LinkEvent, Mux, MuxConfig, Output};
 //! use tenure_core::names::Names;
 //! use tenure_core::time::Tick;
@@ -29,7 +29,7 @@
 //! config.watch = false;
 //! let mut mux = Mux::new(config, 1);
 //! let terms = LeaseConfig::new(Duration::from_secs(30)).build()?;
-//! mux.acquire(now, &Request { name: b"a", terms, wait: Wait::Forever, fence: None, secret: [1; 16], since_ms: 0 })?;
+//! mux.acquire(now, &Request { name: b"a", terms, wait: Wait::Forever, options: Options::default(), secret: [1; 16], since_ms: 0 })?;
 //!
 //! # let mut greeted = false;
 //! let acquired = loop {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tenure_core::config::{LeaseConfig, Wait};
 use tenure_core::lease::Lease;
-use tenure_core::leases::{LeaseId, Notice, Request};
+use tenure_core::leases::{LeaseId, Notice, Options, Request};
 use tenure_core::mux::{Mux, MuxConfig, Output};
 use tenure_core::names::Names;
 use tenure_core::time::Tick;
@@ -46,7 +46,7 @@ impl World {
             terms,
             wait: Wait::Forever,
             secret: [5; 16],
-            fence: None,
+            options: Options::default(),
             since_ms: 1_700_000_000_000,
         };
         self.mux.acquire(self.now, &request).unwrap()

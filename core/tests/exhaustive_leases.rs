@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tenure_core::config::{LeaseConfig, Terms, Wait};
 use tenure_core::error::{Failure, LinkFault, ServerError};
 use tenure_core::lease::{OpKind, Outcome};
-use tenure_core::leases::{Event, LeaseId, Leases, Notice, Op, Request};
+use tenure_core::leases::{Event, LeaseId, Leases, Notice, Op, Options, Request};
 use tenure_core::names::Names;
 use tenure_core::time::{Deadline, Tick};
 
@@ -263,7 +263,7 @@ impl World {
                     terms: terms()?,
                     wait,
                     secret: [index as u8 + 1; 16],
-                    fence: None,
+                    options: Options::default(),
                     since_ms: 0,
                 };
                 let id = self.processes[process].leases.acquire(now, &request);

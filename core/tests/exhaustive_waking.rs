@@ -16,7 +16,7 @@ use tenure_core::config::{LeaseConfig, Wait};
 use tenure_core::conn::{Reply, ServerInfo};
 use tenure_core::error::{Failure, LinkFault};
 use tenure_core::lease::State;
-use tenure_core::leases::{LeaseId, Leases, Request};
+use tenure_core::leases::{LeaseId, Leases, Options, Request};
 use tenure_core::names::Names;
 use tenure_core::plan::{Call, Dialect, Partial};
 use tenure_core::resp::{Arg, Value};
@@ -139,7 +139,7 @@ impl World {
                 terms,
                 wait: Wait::Forever,
                 secret: [secret; 16],
-                fence: None,
+                options: Options::default(),
                 since_ms: 0,
             };
             let leases = &mut processes[process].leases;

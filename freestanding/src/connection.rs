@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use tenure_core::config::{LeaseConfig, Wait};
-use tenure_core::leases::{Notice, Request};
+use tenure_core::leases::{Notice, Request, Options};
 use tenure_core::mux::{LinkEvent, Mux, MuxConfig, Output};
 use tenure_core::names::Names;
 use tenure_core::time::Tick;
@@ -24,7 +24,7 @@ pub(crate) fn life() -> Result<(), u8> {
         terms,
         wait: Wait::Forever,
         secret: [1; 16],
-        fence: None,
+        options: Options::default(),
         since_ms: 0,
     };
     let id = mux.acquire(now, &request).map_err(|_| 3)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::config::{LeaseConfig, Wait};
 use tenure_core::error::{Failure, LinkFault, ServerError};
 use tenure_core::lease::{OpKind, Outcome};
-use tenure_core::leases::{LeaseId, Leases, Notice, Op, Request};
+use tenure_core::leases::{LeaseId, Leases, Notice, Op, Request, Options};
 use tenure_core::names::Names;
 use tenure_core::time::Tick;
 
@@ -61,7 +61,7 @@ pub fn lease_ops(data: &[u8]) {
                     terms,
                     wait,
                     secret: [steps as u8; 16],
-                    fence: None,
+                    options: Options::default(),
                     since_ms: 0,
                 };
                 let id = leases.acquire(now, &request).expect("a good name");

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tenure_core::config::Wait;
 use tenure_core::lease::Cause;
-use tenure_core::leases::{LeaseId, Notice, Request};
+use tenure_core::leases::{LeaseId, Notice, Options, Request};
 use tenure_core::mux::Output;
 use tenure_core::names::Names;
 use tenure_core::rng::Rng;
@@ -466,7 +466,9 @@ impl Play {
             terms,
             wait,
             secret,
-            fence: want.fenced.then_some(0),
+            options: Options {
+                fence: want.fenced.then_some(0),
+            },
             since_ms: 0,
         };
         if let Some(id) = self.nodes[node].machine.acquire(now, &asked) {

@@ -15,7 +15,7 @@ use tenure_client::{
 };
 use tenure_core::config::LeaseConfig;
 use tenure_core::conn::ConnConfig;
-use tenure_core::leases::{Leases, Request};
+use tenure_core::leases::{Leases, Options, Request};
 use tenure_core::mux::{Mux, MuxConfig, Output};
 use tenure_core::names::Names;
 use tenure_core::resp::Value;
@@ -522,7 +522,7 @@ fn the_machines_show_no_secret() -> Outcome {
         terms: LeaseConfig::new(MINUTE).build()?,
         wait: Wait::Forever,
         secret,
-        fence: None,
+        options: Options::default(),
         since_ms: 0,
     };
     shown.debug(&request);

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-use crate::names::Value;
+use crate::names::{Mark, Value};
 
 /// What a question has found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Found {
             since_ms,
             remaining: None,
             // Known to be there, not yet what it is.
-            fence: value.is_some_and(Value::is_fenced).then_some(0),
+            fence: (value.and_then(Value::mark_of) == Some(Mark::Fenced)).then_some(0),
             warnings: warning.into_iter().collect(),
         }
     }

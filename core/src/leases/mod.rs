@@ -11,14 +11,14 @@
 //! use core::time::Duration;
 //! use tenure_core::config::{LeaseConfig, Wait};
 //! use tenure_core::lease::{OpKind, Outcome};
-//! use tenure_core::leases::{Leases, Notice, Request};
+//! use tenure_core::leases::{Leases, Notice, Options, Request};
 //! use tenure_core::names::Names;
 //! use tenure_core::time::Tick;
 //!
 //! let mut leases = Leases::new(Names::new("lock:", "doc")?, 1);
 //! let now = Tick::from_micros(0);
 //! let terms = LeaseConfig::new(Duration::from_secs(30)).build()?;
-//! let request = Request { name: b"order:42", terms, wait: Wait::Now, fence: None, secret: [7; 16], since_ms: 0 };
+//! let request = Request { name: b"order:42", terms, wait: Wait::Now, options: Options::default(), secret: [7; 16], since_ms: 0 };
 //! let id = leases.acquire(now, &request)?;
 //!
 //! // Carry out what is wanted. This store grants everything.
@@ -50,7 +50,7 @@ use crate::config::{POLL_LIMIT, REPLY_LIMIT, Terms, Wait};
 use crate::error::{ConfigError, Failure};
 use crate::fence::MAX_FENCE;
 use crate::lease::{Lease, OpKind, Outcome, Seq, State, Vanished};
-use crate::names::{Names, Value, escape_text, forced_by};
+use crate::names::{Mark, Names, Value, escape_text, forced_by};
 use crate::rng::Rng;
 use crate::time::{Deadline, Tick};
 use heap::Heap;
@@ -96,12 +96,19 @@ pub struct Request<'a> {
     pub terms: Terms,
     /// How long to wait.
     pub wait: Wait,
-    /// Whether the grant comes with a [fence](crate::fence), and above what: zero for no floor.
-    pub fence: Option<u64>,
+    /// What else is asked for.
+    pub options: Options,
     /// 128 bits that nobody can guess, drawn anew for every request from the system's entropy.
     pub secret: [u8; 16],
     /// Unix time in milliseconds. It is shown to people, nothing depends on it.
     pub since_ms: u64,
+}
+
+/// What can be asked for with a lock; nothing by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Whether the grant comes with a [fence](crate::fence), and above what: zero for no floor.
+    pub fence: Option<u64>,
 }
 
 /// An operation to carry out.
@@ -234,8 +241,12 @@ impl Leases {
     /// The value that an attempt of this lease writes.
     pub fn value(&self, id: LeaseId, attempt: u32) -> Option<Value> {
         let slot = self.slot(id)?;
+        let mark = match slot.fenced {
+            true => Mark::Fenced,
+            false => Mark::Plain,
+        };
         Some(Value::marked(
-            slot.fenced,
+            mark,
             self.names.label(),
             slot.since_ms,
             &slot.secret,
@@ -388,7 +399,7 @@ impl Leases {
     /// [`ConfigError::Name`], [`ConfigError::Floor`]: nothing was begun.
     pub fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError> {
         let now = self.clock(now);
-        if let Some(floor @ MAX_FENCE..) = request.fence {
+        if let Some(floor @ MAX_FENCE..) = request.options.fence {
             return Err(ConfigError::Floor(floor));
         }
         let seed = self.rng.next_u64();
@@ -670,8 +681,8 @@ impl Leases {
         slot.lease = lease;
         slot.secret = request.secret;
         slot.since_ms = request.since_ms;
-        slot.fence = request.fence.unwrap_or(0);
-        slot.fenced = request.fence.is_some();
+        slot.fence = request.options.fence.unwrap_or(0);
+        slot.fenced = request.options.fence.is_some();
         slot.generation = slot.generation.wrapping_add(1);
         slot.live = true;
         slot.wants = false;
@@ -686,7 +697,7 @@ impl core::fmt::Debug for Request<'_> {
             .field("name", &String::from_utf8_lossy(self.name))
             .field("terms", &self.terms)
             .field("wait", &self.wait)
-            .field("fence", &self.fence)
+            .field("options", &self.options)
             .finish_non_exhaustive()
     }
 }

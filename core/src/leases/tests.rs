@@ -23,7 +23,7 @@ fn ask(leases: &mut Leases, now: Tick, name: &[u8], wait: Wait) -> LeaseId {
         terms,
         wait,
         secret: [3; 16],
-        fence: None,
+        options: Options::default(),
         since_ms: 0,
     };
     leases.acquire(now, &request).unwrap()

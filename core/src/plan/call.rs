@@ -17,7 +17,7 @@ use crate::time::Tick;
 /// use core::time::Duration;
 /// use tenure_core::config::{LeaseConfig, Wait};
 /// use tenure_core::conn::{Reply, ServerInfo};
-/// use tenure_core::leases::{Leases, Notice, Request};
+/// use tenure_core::leases::{Leases, Notice, Options, Request};
 /// use tenure_core::names::Names;
 /// use tenure_core::plan::{Call, Dialect, Partial};
 /// use tenure_core::resp::{Arg, Value};
@@ -26,7 +26,7 @@ use crate::time::Tick;
 /// let now = Tick::from_micros(0);
 /// let mut leases = Leases::new(Names::new("lock:", "doc")?, 1);
 /// let terms = LeaseConfig::new(Duration::from_secs(30)).build()?;
-/// leases.acquire(now, &Request { name: b"a", terms, wait: Wait::Now, fence: None, secret: [7; 16], since_ms: 0 })?;
+/// leases.acquire(now, &Request { name: b"a", terms, wait: Wait::Now, options: Options::default(), secret: [7; 16], since_ms: 0 })?;
 /// // Both for as long as the connection lasts.
 /// let (mut dialect, mut partial) = (Dialect::of(&ServerInfo::default()), Partial::default());
 ///
@@ -309,7 +309,7 @@ mod tests {
     use crate::config::{LeaseConfig, Wait};
     use crate::conn::ServerInfo;
     use crate::error::LinkFault;
-    use crate::leases::{Holder, LeaseId, Notice, Request};
+    use crate::leases::{Holder, LeaseId, Notice, Options, Request};
     use crate::names::Names;
     use crate::resp::Value;
 
@@ -332,7 +332,7 @@ mod tests {
                 terms,
                 wait,
                 secret: [7; 16],
-                fence: None,
+                options: Options::default(),
                 since_ms: 0,
             };
             let id = leases.acquire(NOW, &request).unwrap();

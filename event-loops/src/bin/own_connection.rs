@@ -19,7 +19,7 @@ use tenure_client::system::Clock;
 use tenure_core::config::{LeaseConfig, Terms, Wait};
 use tenure_core::conn::{Reply, ServerInfo};
 use tenure_core::error::{Failure, LinkFault};
-use tenure_core::leases::{LeaseId, Leases, Notice, Request};
+use tenure_core::leases::{LeaseId, Leases, Notice, Options, Request};
 use tenure_core::names::Names;
 use tenure_core::plan::{Call, Dialect, Partial};
 use tenure_core::resp::{Arg, Value};
@@ -42,7 +42,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         terms,
         wait: Wait::Forever,
         secret: secret()?,
-        fence: None,
+        options: Options::default(),
         since_ms: unix_ms(),
     };
     let lease = leases.acquire(clock.now(), &request)?;

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tenure_client::system::Clock;
 use tenure_core::config::{LeaseConfig, Wait};
-use tenure_core::leases::{LeaseId, Notice, Request};
+use tenure_core::leases::{LeaseId, Notice, Options, Request};
 use tenure_core::mux::{Mux, MuxConfig, Output};
 use tenure_core::names::Names;
 use tenure_event_loops::{abort, arguments, secret, unix_ms};
@@ -38,7 +38,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         terms: LeaseConfig::new(LEASE).build()?,
         wait: Wait::Forever,
         secret: secret()?,
-        fence: None,
+        options: Options::default(),
         since_ms: unix_ms(),
     };
     let lease = mux.acquire(clock.now(), &request)?;

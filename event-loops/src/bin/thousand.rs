@@ -16,7 +16,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use tenure_client::system::Clock;
 use tenure_core::config::{LeaseConfig, Wait};
-use tenure_core::leases::{LeaseId, Notice, Request};
+use tenure_core::leases::{LeaseId, Notice, Options, Request};
 use tenure_core::mux::{Mux, MuxConfig, Output};
 use tenure_core::names::Names;
 use tenure_core::time::Tick;
@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             terms: LeaseConfig::new(LEASE).build()?,
             wait: Wait::Now,
             secret: secret()?,
-            fence: None,
+            options: Options::default(),
             since_ms: unix_ms(),
         };
         // Nothing is sent before the loop runs.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use tenure_core::config::{Terms, Wait};
-use tenure_core::leases::{LeaseId, Request};
+use tenure_core::leases::{LeaseId, Options, Request};
 use tenure_core::mux::{Mux, MuxConfig, Output};
 use tenure_core::names::Names;
 use tenure_core::time::Tick;
@@ -40,7 +40,7 @@ struct Asked {
     name: Vec<u8>,
     terms: Terms,
     wait: Wait,
-    fence: Option<u64>,
+    options: Options,
     secret: [u8; 16],
 }
 
@@ -80,7 +80,7 @@ impl Machine {
                 name: request.name.to_vec(),
                 terms: request.terms,
                 wait: request.wait,
-                fence: request.fence,
+                options: request.options,
                 secret: request.secret,
             };
             Call::Acquire(now, asked)
@@ -168,7 +168,7 @@ impl Call {
                     terms: asked.terms,
                     wait: asked.wait,
                     secret: asked.secret,
-                    fence: asked.fence,
+                    options: asked.options,
                     since_ms: 0,
                 };
                 let _ = mux.acquire(*now, &request);

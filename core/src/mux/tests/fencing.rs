@@ -182,7 +182,9 @@ fn s14_a_floor_that_leaves_no_room_is_refused_before_any_command() {
         name: b"a",
         terms: terms(ms(3_000)),
         wait: Wait::Now,
-        fence: Some(MAX_FENCE),
+        options: crate::leases::Options {
+            fence: Some(MAX_FENCE),
+        },
         secret: [1; 16],
         since_ms: 0,
     };

@@ -9,7 +9,7 @@ use super::server::Server;
 use super::world::{Dial, Manner, World, ms, terms};
 use crate::ask::{AskId, Question};
 use crate::config::{LeaseConfig, Wait};
-use crate::leases::{LeaseId, Notice, Request};
+use crate::leases::{LeaseId, Notice, Options, Request};
 use crate::mux::{Mux, MuxConfig, Output};
 use crate::names::Names;
 use crate::rng::Rng;
@@ -78,7 +78,7 @@ proptest! {
                     let terms = if arg % 5 == 0 { config.no_renew() } else { config }.build().unwrap();
                     let wait = [Wait::Now, Wait::Forever, Wait::For(ms(u64::from(arg % 300)))][(arg % 3) as usize];
                     let name = [b'a' + (arg % 4) as u8];
-                    let request = Request { name: &name, terms, wait, fence: None, secret: [1; 16], since_ms: 0 };
+                    let request = Request { name: &name, terms, wait, options: Options::default(), secret: [1; 16], since_ms: 0 };
                     ids.push(mux.acquire(now, &request).unwrap());
                 }
                 2 => if let Some(id) = id { mux.release(now, id) },

@@ -8,7 +8,7 @@ use super::world::{Dial, World, ms, terms};
 use crate::config::{LeaseConfig, Wait};
 use crate::error::{Failure, LinkFault, ServerError};
 use crate::lease::State;
-use crate::leases::{Fault, Holder, Notice};
+use crate::leases::{Fault, Holder, Notice, Options};
 
 const OTHER: &[u8] = b"tn1:p:1:you.0123456789abcdef0123456789abcdef.1";
 
@@ -516,7 +516,7 @@ fn l_a_dropped_future_is_told_nothing() {
             terms: terms(ms(3_000)),
             wait: Wait::Now,
             secret: [9; 16],
-            fence: None,
+            options: Options::default(),
             since_ms: 0,
         },
     );

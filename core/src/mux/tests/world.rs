@@ -8,7 +8,7 @@ use std::vec::Vec;
 use super::server::{Server, take_command};
 use crate::ask::{Answer, AskId, Known, Question};
 use crate::config::{LeaseConfig, Terms, Wait};
-use crate::leases::{Fault, LeaseId, Notice, Request};
+use crate::leases::{Fault, LeaseId, Notice, Options, Request};
 use crate::mux::{LinkEvent, Mux, MuxConfig, Output};
 use crate::names::Names;
 use crate::rng::Rng;
@@ -143,7 +143,7 @@ impl World {
             terms,
             wait,
             secret: [self.secrets; 16],
-            fence,
+            options: Options { fence },
             since_ms: 7,
         };
         let id = self.mux.acquire(self.now, &request).expect("a good name");

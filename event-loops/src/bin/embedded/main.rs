@@ -18,7 +18,7 @@ use core::time::Duration;
 use embedded_io::{ErrorType, Read, ReadReady, Write, WriteReady};
 use tenure_core::config::{LeaseConfig, Wait};
 use tenure_core::error::ConfigError;
-use tenure_core::leases::{LeaseId, Notice, Request};
+use tenure_core::leases::{LeaseId, Notice, Options, Request};
 use tenure_core::mux::{Mux, MuxConfig, Output};
 use tenure_core::names::Names;
 use tenure_core::time::Tick;
@@ -90,7 +90,7 @@ impl<B: Board> Device<B> {
             wait: Wait::Forever,
             secret,
             // No calendar here: it is only shown to people.
-            fence: None,
+            options: Options::default(),
             since_ms: 0,
         };
         let lease = mux.acquire(board.now(), &request)?;
