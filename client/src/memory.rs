@@ -158,6 +158,14 @@ impl Memory {
         let present = self.keys.get_mut(key);
         let granted = Outcome::Granted { handed_out: now };
         Some(match (op.kind, present) {
+            // What is freed is passed on to whoever waits first; a fair try does not come in between.
+            (OpKind::Acquire { .. }, None) if op.fair && self.leases.overtakes(op.id) => {
+                Outcome::Refused {
+                    own: None,
+                    remaining: None,
+                    watched: false,
+                }
+            }
             (OpKind::Acquire { attempt }, None) => {
                 let value = self.leases.value(op.id, attempt)?;
                 let key = key.into();

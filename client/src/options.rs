@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::config::{LeaseConfig, Wait};
+use tenure_core::config::{LeaseConfig, WAITER_LEASE, Wait};
 use tenure_core::leases::Options;
 
 /// All the options of a request, to be kept and used many times.
@@ -36,7 +36,10 @@ impl LockOptions {
         LockOptions {
             lease: LeaseConfig::new(DEFAULT_LEASE),
             wait: Wait::Forever,
-            options: Options { fence: None },
+            options: Options {
+                fence: None,
+                fair: None,
+            },
         }
     }
 
@@ -131,6 +134,44 @@ impl LockOptions {
     #[must_use]
     pub const fn fence_from(mut self, floor: u64) -> LockOptions {
         self.options.fence = Some(floor);
+        self
+    }
+
+    /// First come, first served, across processes: who releases passes the name on to whoever has waited longest, and no newcomer
+    /// comes in between. A single try gets the name only if nobody waits for it. `docs/fairness.md` says what it costs, and how
+    /// requests that are not fair overtake.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let lock = locks.lock("printer").fair().acquire().await?;
+    /// # lock.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn fair(mut self) -> LockOptions {
+        if self.options.fair.is_none() {
+            self.options.fair = Some(WAITER_LEASE);
+        }
+        self
+    }
+
+    /// [`fair`](LockOptions::fair), and for how long a process that waits is taken for alive without a word of it. Default: 5 s. A
+    /// process that dies while it waits keeps the others waiting for at most twice this. It gives word three times in it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let lock = locks.lock("printer").waiter_lease(Duration::from_secs(2)).acquire().await?;
+    /// # lock.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn waiter_lease(mut self, lease: Duration) -> LockOptions {
+        self.options.fair = Some(lease);
         self
     }
 

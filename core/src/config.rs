@@ -23,6 +23,11 @@ pub const REPLY_LIMIT: Duration = Duration::from_secs(5);
 /// The longest delay between two attempts of a waiter that the server wakes: should a wake-up be missed.
 pub const POLL_LIMIT: Duration = Duration::from_secs(10);
 
+/// For how long who waits for a fair lock is taken for alive after its last word, unless another time is set.
+pub const WAITER_LEASE: Duration = Duration::from_secs(5);
+/// The shortest such time.
+pub const MIN_WAITER_LEASE: Duration = Duration::from_millis(100);
+
 /// The times of one lease. What is not set follows from the lease length.
 ///
 /// | time | default |

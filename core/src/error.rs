@@ -64,6 +64,8 @@ pub enum ConfigError {
     },
     /// The floor of a fence leaves no room for one above it.
     Floor(u64),
+    /// For how long who waits is taken for alive is out of range.
+    WaiterLease(Duration),
     /// The label is longer than 128 bytes once escaped.
     Label {
         /// Its length in bytes once escaped.
@@ -73,7 +75,9 @@ pub enum ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use crate::config::{MAX_LABEL, MAX_LEASE, MAX_NAME, MAX_PREFIX, MIN_LEASE, MIN_MARGIN};
+        use crate::config::{
+            MAX_LABEL, MAX_LEASE, MAX_NAME, MAX_PREFIX, MIN_LEASE, MIN_MARGIN, MIN_WAITER_LEASE,
+        };
         match *self {
             ConfigError::Lease(lease) => write!(
                 f,
@@ -106,6 +110,10 @@ impl fmt::Display for ConfigError {
             ConfigError::Prefix { len } => write!(
                 f,
                 "the key prefix ({len} bytes) must have no brace and at most {MAX_PREFIX} bytes"
+            ),
+            ConfigError::WaiterLease(lease) => write!(
+                f,
+                "waiter_lease {lease:?} is out of range; use {MIN_WAITER_LEASE:?} to {MAX_LEASE:?}"
             ),
             ConfigError::Floor(floor) => write!(
                 f,

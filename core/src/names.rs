@@ -156,7 +156,11 @@ impl Names {
 pub const FORCED: &str = "forced";
 /// The suffix of the helper key that counts fences.
 pub const FENCE: &str = "fence";
-const HELPERS: [&str; 2] = [FORCED, FENCE];
+/// The suffix of the helper key that has those who wait for their turn, by when they came.
+pub const QUEUE: &str = "queue";
+/// The suffix of the helper key that has until when each of them is taken for alive.
+pub const ALIVE: &str = "alive";
+const HELPERS: [&str; 4] = [FORCED, FENCE, QUEUE, ALIVE];
 
 /// A glob pattern for the keys that begin so.
 ///

@@ -6,6 +6,7 @@
 //! | renew | `SET key value IFEQ value GET PX ms` | same (Valkey 8.1+) | script: compare, PEXPIRE |
 //! | adopt | `SET key new IFEQ old GET PX ms` | same (8.1+) | script: compare, SET PX |
 //! | acquire or adopt with a fence | script: compare, mint, SET PX | same | same |
+//! | acquire, clear in a fair queue | script | same | same |
 //! | clear | `DELEX key IFEQ value` | `DELIFEQ key value` | script: compare, DEL |
 //!
 //! Which of them a server speaks is found out by trying and remembered in a [`Dialect`] for as long as
@@ -20,21 +21,24 @@
 //! it the replies. [`mux`](crate::mux) does the same on a connection that it reads and writes by itself.
 
 mod call;
+mod fair;
 mod info;
 mod mint;
 mod probe;
 mod script;
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::conn::{Flavour, ServerInfo};
 use crate::error::{Failure, ServerError};
 use crate::lease::{OpKind, Outcome, Vanished};
 use crate::leases::{LeaseId, Leases};
-use crate::names::{FENCE, FORCED, Value as LeaseValue};
+use crate::names::{ALIVE, FENCE, FORCED, QUEUE, Value as LeaseValue};
 use crate::resp::{Arg, Value};
 use crate::time::Tick;
 pub use call::Call;
+pub use fair::{PASS, TAKE};
 pub use info::{Info, Risk};
 pub use mint::MINT;
 pub use probe::Probe;
@@ -66,6 +70,10 @@ pub enum Form {
     SwapScript(Sent),
     /// The script that acquires or adopts with a fence.
     Mint(Sent),
+    /// The script that takes a fair lock, or waits for its turn.
+    Take(Sent),
+    /// The script that gives one up to whoever waits for it.
+    Pass(Sent),
     /// `DELEX key IFEQ value`, once for each value.
     Delex,
     /// `DELIFEQ key value`, once for each value.
@@ -106,6 +114,8 @@ struct Known {
     renew: bool,
     adopt: bool,
     mint: bool,
+    take: bool,
+    pass: bool,
     clear: bool,
     remove: bool,
 }
@@ -121,6 +131,8 @@ pub enum Verdict<'a> {
     Again(Form),
     /// Refused, and this is the value of the key.
     Shown(&'a [u8]),
+    /// Refused, and this is the value of the key, with its TTL if that is known.
+    Refused(&'a [u8], Option<Duration>),
     /// More replies belong to it.
     More,
 }
@@ -259,6 +271,8 @@ impl Dialect {
                 judge_swap_script(sent, reply)
             }
             Form::Mint(sent) => self.judge_mint(sent, kind, reply),
+            Form::Take(sent) => self.judge_take(sent, reply),
+            Form::Pass(sent) => self.judge_pass(sent, reply),
             Form::Delex | Form::Delifeq | Form::ClearScript(_) => {
                 self.judge_clear(form, reply, partial)
             }
@@ -267,14 +281,17 @@ impl Dialect {
 
     /// The script for an operation, in full until the server has answered it once.
     fn script(&self, kind: OpKind) -> Form {
-        let sent = |known| if known { Sent::Sha } else { Sent::Text };
         match kind {
-            OpKind::Clear => Form::ClearScript(sent(self.known.clear)),
-            OpKind::Adopt { .. } => Form::SwapScript(sent(self.known.adopt)),
+            OpKind::Clear => Form::ClearScript(self.sent(self.known.clear)),
+            OpKind::Adopt { .. } => Form::SwapScript(self.sent(self.known.adopt)),
             OpKind::Acquire { .. } | OpKind::Renew { .. } | OpKind::Look { .. } => {
-                Form::SwapScript(sent(self.known.renew))
+                Form::SwapScript(self.sent(self.known.renew))
             }
         }
+    }
+
+    fn sent(&self, known: bool) -> Sent {
+        if known { Sent::Sha } else { Sent::Text }
     }
 
     fn learn_script(&mut self, kind: OpKind, reply: &ReplyTo<'_, '_>) {
@@ -624,6 +641,57 @@ fn commands(
                 OpKind::Adopt { .. } => each(&args),
                 _ => each(&args[..args.len() - 1]),
             }
+        }
+        Form::Take(sent) => {
+            let Some(value) = bytes(new) else { return };
+            let key_of = |suffix| leases.helper_key(id, suffix);
+            let (queue, alive, counter) = (key_of(QUEUE), key_of(ALIVE), key_of(FENCE));
+            let waits = !lease.is_single_try();
+            let entry = if waits { leases.entry(id) } else { None };
+            let [verb, script] = call(&TAKE, sent);
+            each(&[
+                verb,
+                script,
+                Arg::Int(4),
+                key,
+                Arg::Bytes(&queue),
+                Arg::Bytes(&alive),
+                Arg::Bytes(&counter),
+                Arg::Bytes(value.as_bytes()),
+                ms,
+                Arg::Bytes(entry.as_deref().unwrap_or_default()),
+                Arg::Int(leases.age_us(id)),
+                match leases.is_fenced(id) {
+                    true => Arg::Int(leases.floor(id)),
+                    false => "".into(),
+                },
+            ]);
+        }
+        Form::Pass(sent) => {
+            let (queue, alive) = (leases.helper_key(id, QUEUE), leases.helper_key(id, ALIVE));
+            let entry = leases.entry(id).unwrap_or_default();
+            let next = leases.next_in_turn(id);
+            let next_entry = next.and_then(|next| leases.entry(next)).unwrap_or_default();
+            let values: Vec<_> = lease
+                .leftovers()
+                .as_slice()
+                .iter()
+                .filter_map(|a| bytes(*a))
+                .collect();
+            let [verb, script] = call(&PASS, sent);
+            let mut args = Vec::from([
+                verb,
+                script,
+                Arg::Int(3),
+                key,
+                Arg::Bytes(&queue),
+                Arg::Bytes(&alive),
+                Arg::Bytes(&entry),
+                Arg::Bytes(&next_entry),
+                Arg::Int(next.map_or(0, |next| leases.age_us(next))),
+            ]);
+            args.extend(values.iter().map(|value| Arg::Bytes(value.as_bytes())));
+            each(&args);
         }
         Form::Delex | Form::Delifeq | Form::ClearScript(_) => {
             for attempt in lease.leftovers().as_slice() {

@@ -281,6 +281,8 @@ impl Request {
         no_renew();
         fenced();
         fence_from(floor: u64);
+        fair();
+        waiter_lease(lease: Duration);
     }
 
     /// These options instead of the defaults.

@@ -468,6 +468,7 @@ impl Play {
             secret,
             options: Options {
                 fence: want.fenced.then_some(0),
+                ..Options::default()
             },
             since_ms: 0,
         };

@@ -67,6 +67,7 @@ impl Lease {
                 let validity = self.terms.validity();
                 // A change would have been told before this answer.
                 self.missed |= core::mem::take(&mut self.unprompted);
+                self.queued = false;
                 if let OpKind::Adopt { old, .. } = kind {
                     self.leftovers.remove(old);
                 }
@@ -101,6 +102,7 @@ impl Lease {
                     self.leftovers.push(shown);
                 }
                 self.watched = watched;
+                self.queued |= self.is_fair() && !once && matches!(kind, OpKind::Acquire { .. });
                 self.note_refusal(now, remaining);
                 self.refused(Input::Replaced)
             }
@@ -251,7 +253,7 @@ impl Lease {
         self.set_forget();
         if self.forget.is_some_and(|at| at <= now) {
             self.run(Input::Forget, now);
-        } else if self.leftovers.is_empty() {
+        } else if self.leftovers.is_empty() && !self.queued {
             self.run(Input::NothingLeft, now);
         } else if self.slot == Slot::Idle && self.next == Tick::MAX {
             self.slot = Slot::Due(OpKind::Clear);
@@ -406,6 +408,11 @@ impl Lease {
             expiry => expiry + self.rng.up_to(BACKOFF_LEAST) + BACKOFF_LEAST,
         };
         let next = poll.min(expiry).min(self.last_attempt());
+        let next = match self.waiter_lease() {
+            // Its place is kept with each attempt: two of them may fail.
+            Some(lease) => next.min(now + lease / 3 - self.rng.up_to(lease / 12)),
+            None => next,
+        };
         self.next = next.max(now + Duration::from_micros(1));
         // By a server's clock that runs ahead the lease may be over a little sooner.
         let left = expiry.saturating_since(now);

@@ -126,6 +126,10 @@ pub struct Lease {
     poll_limit_ms: u32,
     /// The store tells of changes to the key: since the last refusal.
     watched: bool,
+    /// For how long who waits is taken for alive, in milliseconds; zero if the lock is not fair.
+    waiter_ms: u32,
+    /// The store was asked to have it wait for its turn, and has not given it since.
+    queued: bool,
     /// The attempt under way was made though nothing was told and the other's lease was not over.
     unprompted: bool,
     /// Such an attempt found the key free.
@@ -192,6 +196,8 @@ impl Lease {
             refusals: 0,
             poll_limit_ms: POLL_LIMIT.as_millis() as u32,
             watched: false,
+            waiter_ms: 0,
+            queued: false,
             unprompted: false,
             missed: false,
             vanished: None,
@@ -222,7 +228,41 @@ impl Lease {
         self
     }
 
+    /// First come, first served: who waits has a place in a queue at the store, and keeps it for so long after each attempt.
+    /// [`OpKind::Acquire`] is to take its turn or ask for it, [`OpKind::Clear`] to give up both.
+    #[must_use]
+    pub fn with_fair(mut self, waiter_lease: Option<Duration>) -> Lease {
+        let ms = waiter_lease.map_or(0, |lease| lease.as_millis());
+        self.waiter_ms = u32::try_from(ms).unwrap_or(u32::MAX);
+        self
+    }
+
     // ---- getters ----
+
+    /// Whether it is first come, first served.
+    pub fn is_fair(&self) -> bool {
+        self.waiter_ms > 0
+    }
+
+    /// For how long who waits keeps its place after an attempt, where it is first come, first served.
+    pub fn waiter_lease(&self) -> Option<Duration> {
+        let lease = Duration::from_millis(u64::from(self.waiter_ms));
+        self.is_fair().then_some(lease)
+    }
+
+    /// Whether it makes one attempt only.
+    pub fn is_single_try(&self) -> bool {
+        matches!(self.until, Until::Once(_))
+    }
+
+    /// Whether it waits for its turn, or is about to.
+    pub fn is_waiting(&self) -> bool {
+        let waits = matches!(
+            self.state,
+            State::Queued | State::Ready | State::Acquiring | State::Backoff
+        );
+        waits && !self.is_single_try()
+    }
 
     /// Where the lease stands.
     pub fn state(&self) -> State {
@@ -475,7 +515,7 @@ impl Lease {
     pub fn handle_purged(&mut self, now: Tick, kind: OpKind) {
         if let OpKind::Acquire { attempt } | OpKind::Adopt { attempt, .. } = kind {
             self.leftovers.remove(attempt);
-            if self.state == State::Ending && self.leftovers.is_empty() {
+            if self.state == State::Ending && self.leftovers.is_empty() && !self.queued {
                 self.run(Input::NothingLeft, now);
             }
         }

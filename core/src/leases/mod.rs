@@ -42,17 +42,17 @@ mod tests;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::String;
+use alloc::string::{String, ToString as _};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::config::{POLL_LIMIT, REPLY_LIMIT, Terms, Wait};
+use crate::config::{MAX_LEASE, MIN_WAITER_LEASE, POLL_LIMIT, REPLY_LIMIT, Terms, Wait};
 use crate::error::{ConfigError, Failure};
 use crate::fence::MAX_FENCE;
 use crate::lease::{Lease, OpKind, Outcome, Seq, State, Vanished};
 use crate::names::{Mark, Names, Value, escape_text, forced_by};
 use crate::rng::Rng;
-use crate::time::{Deadline, Tick};
+use crate::time::{Deadline, Tick, micros};
 use heap::Heap;
 pub use notice::{Event, Fault, Holder, Notice};
 use queue::{Link, Queues};
@@ -109,6 +109,8 @@ pub struct Request<'a> {
 pub struct Options {
     /// Whether the grant comes with a [fence](crate::fence), and above what: zero for no floor.
     pub fence: Option<u64>,
+    /// Whether it is first come, first served, and for how long at least who waits is taken for alive without a word of it.
+    pub fair: Option<Duration>,
 }
 
 /// An operation to carry out.
@@ -122,6 +124,8 @@ pub struct Op {
     pub kind: OpKind,
     /// Whether a fence is minted with what is acquired or adopted: above [`Leases::floor`].
     pub fenced: bool,
+    /// Whether the lock is fair: [`TAKE`](crate::plan::TAKE) and [`PASS`](crate::plan::PASS) say what that means.
+    pub fair: bool,
 }
 
 /// What was last seen of a name: only refusals and errors make one.
@@ -142,6 +146,8 @@ struct Slot {
     /// With a fence: what it has to be above until it is granted, and what it is from then on.
     fence: u64,
     fenced: bool,
+    /// When it was asked for.
+    asked: Tick,
     link: Link,
     generation: u32,
     live: bool,
@@ -245,13 +251,17 @@ impl Leases {
             true => Mark::Fenced,
             false => Mark::Plain,
         };
-        Some(Value::marked(
+        Some(self.marked(mark, slot, attempt))
+    }
+
+    fn marked(&self, mark: Mark, slot: &Slot, attempt: u32) -> Value {
+        Value::marked(
             mark,
             self.names.label(),
             slot.since_ms,
             &slot.secret,
             attempt,
-        ))
+        )
     }
 
     /// The attempt of this lease that wrote `shown`, compared byte for byte.
@@ -265,6 +275,53 @@ impl Leases {
     /// What a fence of this lease has to be above: the floor that was asked for, and any fence that it had before.
     pub fn floor(&self, id: LeaseId) -> u64 {
         self.slot(id).map_or(0, |slot| slot.fence)
+    }
+
+    /// Whether a fence comes with this lease.
+    pub fn is_fenced(&self, id: LeaseId) -> bool {
+        self.slot(id).is_some_and(|slot| slot.fenced)
+    }
+
+    /// The entry of a fair lease in the queue of its lock: its waiter's lease in milliseconds, a blank, and the value under
+    /// which the key is passed on to it.
+    pub fn entry(&self, id: LeaseId) -> Option<Vec<u8>> {
+        let slot = self.slot(id)?;
+        let waiter_lease = slot.lease.waiter_lease()?;
+        let value = self.marked(Mark::Waiting, slot, 0);
+        let mut entry = waiter_lease.as_millis().to_string().into_bytes();
+        entry.push(b' ');
+        entry.extend_from_slice(value.as_bytes());
+        Some(entry)
+    }
+
+    /// How long ago a lease was asked for, in microseconds.
+    pub fn age_us(&self, id: LeaseId) -> u64 {
+        let asked = self.slot(id).map_or(self.now, |slot| slot.asked);
+        micros(self.now.saturating_since(asked))
+    }
+
+    /// The fair lease of this process that waits for the same lock and is next in turn, once this one has left.
+    pub fn next_in_turn(&self, id: LeaseId) -> Option<LeaseId> {
+        let index = self.queues.front(&self.slots, self.key(id))?;
+        let slot = &self.slots[index as usize];
+        let waits = slot.lease.is_fair() && slot.lease.is_waiting();
+        let generation = slot.generation;
+        (waits && index != id.index).then_some(LeaseId { index, generation })
+    }
+
+    /// Whether it is a single try for a lock that others of this process wait for.
+    pub fn overtakes(&self, id: LeaseId) -> bool {
+        let tries = self.lease(id).is_some_and(Lease::is_single_try);
+        let front = self.queues.front(&self.slots, self.key(id));
+        let waits = |index: u32| self.slots[index as usize].lease.is_waiting();
+        tries && front.is_some_and(waits)
+    }
+
+    /// Whether a value read from a server is one of this lease's: that of an attempt, or the one under which the key is passed on
+    /// to it.
+    pub(crate) fn is_own(&self, id: LeaseId, shown: &[u8]) -> bool {
+        let passed_on = self.entry(id).is_some_and(|entry| entry.ends_with(shown));
+        passed_on || self.own_attempt(id, shown).is_some()
     }
 
     /// The helper key of a lease with this suffix, in the same slot of a cluster.
@@ -375,6 +432,7 @@ impl Leases {
                 seq: op.seq,
                 kind: op.kind,
                 fenced: slot.fenced,
+                fair: slot.lease.is_fair(),
             });
         }
         None
@@ -396,16 +454,22 @@ impl Leases {
     /// Asks for a lock. After [`close`](Leases::close) the request fails at once, which is told as any other end.
     ///
     /// # Errors
-    /// [`ConfigError::Name`], [`ConfigError::Floor`]: nothing was begun.
+    /// [`ConfigError::Name`], [`ConfigError::Floor`], [`ConfigError::WaiterLease`]: nothing was begun.
     pub fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError> {
         let now = self.clock(now);
         if let Some(floor @ MAX_FENCE..) = request.options.fence {
             return Err(ConfigError::Floor(floor));
         }
+        if let Some(waiter_lease) = request.options.fair {
+            if !(MIN_WAITER_LEASE..=MAX_LEASE).contains(&waiter_lease) {
+                return Err(ConfigError::WaiterLease(waiter_lease));
+            }
+        }
         let seed = self.rng.next_u64();
         let lease = Lease::new(now, request.terms, request.wait, self.patience, seed)
             .with_reply_limit(self.reply_limit)
-            .with_poll_limit(self.poll_limit);
+            .with_poll_limit(self.poll_limit)
+            .with_fair(request.options.fair);
         let index = self.take_slot(lease, request)?;
         let id = LeaseId {
             index,
@@ -662,6 +726,7 @@ impl Leases {
                     since_ms: 0,
                     fence: 0,
                     fenced: false,
+                    asked: Tick::ZERO,
                     link: Link::default(),
                     generation: 0,
                     live: false,
@@ -683,6 +748,7 @@ impl Leases {
         slot.since_ms = request.since_ms;
         slot.fence = request.options.fence.unwrap_or(0);
         slot.fenced = request.options.fence.is_some();
+        slot.asked = self.now;
         slot.generation = slot.generation.wrapping_add(1);
         slot.live = true;
         slot.wants = false;

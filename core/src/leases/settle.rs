@@ -45,6 +45,7 @@ impl Leases {
                     seq: op.seq,
                     kind: op.kind,
                     fenced: slot.fenced,
+                    fair: slot.lease.is_fair(),
                 });
             }
             self.missed |= slot.lease.take_missed();

@@ -60,6 +60,8 @@ impl Call {
     /// The operation in the form that this server speaks.
     pub fn new(dialect: &Dialect, op: Op) -> Call {
         let form = match op.kind {
+            OpKind::Acquire { .. } if op.fair => dialect.taking(),
+            OpKind::Clear if op.fair => dialect.passing(),
             OpKind::Acquire { .. } | OpKind::Adopt { .. } if op.fenced => dialect.minting(),
             kind => dialect.form(kind),
         };
@@ -159,7 +161,8 @@ impl Call {
             Form::LookValue | Form::LookTtl | Form::LookHeld => false,
             Form::LookForced | Form::LookReplaced => false,
             Form::Delex | Form::Delifeq | Form::ClearScript(_) => false,
-            Form::Mint(_) => true,
+            Form::Mint(_) | Form::Take(_) => true,
+            Form::Pass(_) => false,
         };
         // A write ends the watch of its key, and a refused one does not begin it.
         let watch = writes && dialect.is_watching();
@@ -180,7 +183,13 @@ impl Call {
         if let Some(step) = partial.step.take() {
             let attempt = leases.lease(op.id)?.attempt();
             let value = leases.value(op.id, attempt)?;
-            let watched = dialect.judge_watch(&reply.value, value.as_bytes());
+            let mut watched = dialect.judge_watch(&reply.value, value.as_bytes());
+            if let Step::Done(Outcome::Refused { .. }) = step {
+                // It may have been freed, or passed on, before the server began to tell.
+                let shown = reply.value.as_bytes();
+                let own = shown.is_some_and(|shown| leases.is_own(op.id, shown));
+                watched.is_doubtful &= own || reply.value.is_null();
+            }
             return self.obey(now, leases, dialect, partial, step, Some(watched));
         }
         if let Some(text) = reply.value.error() {
@@ -205,8 +214,21 @@ impl Call {
             Verdict::More => return None,
             Verdict::Done(outcome) => Step::Done(outcome),
             Verdict::Minted(fence) => {
-                leases.handle_fence(op.id, op.seq, fence);
+                if op.fenced {
+                    leases.handle_fence(op.id, op.seq, fence);
+                }
                 Step::Done(to.grant())
+            }
+            Verdict::Refused(shown, remaining) => {
+                let own = leases.own_attempt(op.id, shown);
+                if own.is_none() {
+                    leases.note_holder(op.id, shown);
+                }
+                Step::Done(Outcome::Refused {
+                    own,
+                    remaining,
+                    watched: false,
+                })
             }
             Verdict::Again(form) => Step::Again(form),
             Verdict::Shown(shown) => {
@@ -264,7 +286,8 @@ impl Call {
             ..
         } = &mut outcome
         {
-            let keeps = matches!(form, Form::LookTtl | Form::LookReplaced) || partial.has_shown();
+            let looked = matches!(form, Form::LookTtl | Form::LookReplaced | Form::Take(_));
+            let keeps = looked || partial.has_shown();
             if !keeps && !matches!(step, Step::Shown(_)) {
                 leases.forget_holder(op.id);
             }
@@ -293,7 +316,7 @@ impl Call {
         }
         leases.handle_outcome(now, op.id, op.seq, outcome);
         let doubtful = watched.is_some_and(|watched| watched.is_doubtful);
-        if doubtful && matches!(outcome, Outcome::Granted { .. }) {
+        if doubtful && matches!(outcome, Outcome::Granted { .. } | Outcome::Refused { .. }) {
             leases.handle_changed_of(now, op.id);
         }
         None

@@ -14,29 +14,44 @@ use crate::resp::Value;
 /// Whatever can fail is read before anything is written, and the counter is written before the key: what fails in between has
 /// granted nothing.
 pub const MINT: Script = Script {
-    text: "local v=redis.pcall('GET',KEYS[1]) \
+    text: concat!(
+        "local v=redis.pcall('GET',KEYS[1]) \
 if type(v)=='table' then if v.err and string.find(v.err,'WRONGTYPE',1,true) then return 0 end return v end \
 if v~=(ARGV[4] or false) then return v end \
-local t=redis.call('TIME') local now=t[1]*1000000+t[2] \
-local most=math.min(now+86400000000,9007199254740990) local floor=tonumber(ARGV[3]) \
-local c=redis.pcall('GET',KEYS[2]) \
+local t=redis.call('TIME') local now=t[1]*1000000+t[2] ",
+        minted!("KEYS[2]", "ARGV[3]"),
+        "redis.call('SET',KEYS[1],ARGV[1],'PX',ARGV[2]) return n"
+    ),
+    sha: "79415f40bab6db6185a1125d3d7b0340467e099e",
+};
+
+/// The part of a script that leaves a fence in `n`, and with the helper key, where `now` is the server's time; or returns why
+/// not.
+macro_rules! minted {
+    ($counter:literal, $floor:literal) => {
+        concat!(
+            "local most=math.min(now+86400000000,9007199254740990) local floor=tonumber(",
+            $floor,
+            ") local c=redis.pcall('GET',",
+            $counter,
+            ") \
 if type(c)=='table' then if c.err and string.find(c.err,'WRONGTYPE',1,true) then return -3 end return c end \
 if c and not string.find(c,'^%d+$') then return -3 end \
 c=tonumber(c or 0) if floor>most then return -1 end \
 if c>most or now>9007199254740991 then return -2 end \
 local n=math.max(c+1,floor+1,now) \
-redis.call('SET',KEYS[2],string.format('%.0f',n),'PXAT',string.format('%.0f',math.ceil(n/1000)+86400000)) \
-redis.call('SET',KEYS[1],ARGV[1],'PX',ARGV[2]) return n",
-    sha: "79415f40bab6db6185a1125d3d7b0340467e099e",
-};
+redis.call('SET',",
+            $counter,
+            ",string.format('%.0f',n),'PXAT',string.format('%.0f',math.ceil(n/1000)+86400000)) "
+        )
+    };
+}
+pub(super) use minted;
 
 impl Dialect {
     /// How to put an operation that mints a fence.
     pub(super) fn minting(&self) -> Form {
-        Form::Mint(match self.known.mint {
-            true => Sent::Sha,
-            false => Sent::Text,
-        })
+        Form::Mint(self.sent(self.known.mint))
     }
 
     pub(super) fn judge_mint<'a>(
@@ -60,9 +75,7 @@ impl Dialect {
             // The key has another type: what was to be adopted is not there any more.
             Value::Int(0) if adopts => refused(None),
             Value::Int(0) => failed(ServerError::WrongType, false),
-            Value::Int(-1) => refused_to_mint(FenceFault::Floor),
-            Value::Int(-2) => refused_to_mint(FenceFault::Counter),
-            Value::Int(-3) => refused_to_mint(FenceFault::Foreign),
+            Value::Int(why) => refused_to_mint(why),
             Value::Bulk(shown) => Verdict::Shown(shown),
             // RESP2 answers a Lua false with a null, RESP3 may answer it with false.
             Value::Null | Value::Bool(false) if adopts => Verdict::Done(Outcome::Gone),
@@ -71,8 +84,14 @@ impl Dialect {
     }
 }
 
-/// Nothing was written.
-fn refused_to_mint(fault: FenceFault) -> Verdict<'static> {
+/// Why no fence was minted, by the number that the script answers. Nothing was written.
+pub(super) fn refused_to_mint(why: i64) -> Verdict<'static> {
+    let fault = match why {
+        -1 => FenceFault::Floor,
+        -2 => FenceFault::Counter,
+        -3 => FenceFault::Foreign,
+        _ => return failed(ServerError::Other, true),
+    };
     Verdict::Done(Outcome::Failed {
         failure: Failure::Fence(fault),
         maybe_executed: false,

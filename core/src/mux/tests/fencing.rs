@@ -184,6 +184,7 @@ fn s14_a_floor_that_leaves_no_room_is_refused_before_any_command() {
         wait: Wait::Now,
         options: crate::leases::Options {
             fence: Some(MAX_FENCE),
+            ..crate::leases::Options::default()
         },
         secret: [1; 16],
         since_ms: 0,

@@ -143,7 +143,10 @@ impl World {
             terms,
             wait,
             secret: [self.secrets; 16],
-            options: Options { fence },
+            options: Options {
+                fence,
+                ..Options::default()
+            },
             since_ms: 7,
         };
         let id = self.mux.acquire(self.now, &request).expect("a good name");
