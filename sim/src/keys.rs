@@ -10,7 +10,11 @@ pub(crate) enum Held {
     Text(Vec<u8>),
     /// Of so many elements.
     List(i64),
+    Sorted(Scores),
 }
+
+/// A sorted set: members and their scores.
+pub(crate) type Scores = BTreeMap<Vec<u8>, u64>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
@@ -181,6 +185,10 @@ impl Keys {
         self.tracking.lose();
     }
 
+    pub(crate) fn wrong_type() -> Reply {
+        Reply::Error(WRONG_TYPE.to_owned())
+    }
+
     pub(crate) fn entries(&self) -> &Entries {
         &self.entries
     }
@@ -190,7 +198,7 @@ impl Keys {
         match self.entries.get(key).map(|entry| &entry.held) {
             None => Ok(None),
             Some(Held::Text(value)) => Ok(Some(value)),
-            Some(Held::List(_)) => Err(Reply::Error(WRONG_TYPE.to_owned())),
+            Some(Held::List(_) | Held::Sorted(_)) => Err(Keys::wrong_type()),
         }
     }
 
@@ -264,6 +272,7 @@ impl Keys {
             None => "none",
             Some(Held::Text(_)) => "string",
             Some(Held::List(_)) => "list",
+            Some(Held::Sorted(_)) => "zset",
         })
     }
 
@@ -281,7 +290,7 @@ impl Keys {
                 self.tracking.changed(key);
                 Reply::Int(len)
             }
-            Held::Text(_) => Reply::Error(WRONG_TYPE.to_owned()),
+            Held::Text(_) | Held::Sorted(_) => Keys::wrong_type(),
         }
     }
 
@@ -354,7 +363,7 @@ fn note_left(left: &mut Option<Vec<Left>>, key: &[u8], held: &Held, how: How) {
     let Some(left) = left else { return };
     let value = match held {
         Held::Text(value) => Some(value.clone()),
-        Held::List(_) => None,
+        Held::List(_) | Held::Sorted(_) => None,
     };
     left.push(Left {
         key: key.to_vec(),

@@ -35,6 +35,7 @@ mod clock;
 pub mod core_level;
 mod encode;
 mod executor;
+mod fair;
 mod fake;
 pub mod history;
 mod keys;

@@ -330,6 +330,7 @@ impl ServerHandle {
                 let value = match &entry.held {
                     Held::Text(value) => show(value),
                     Held::List(_) => "(a list)".to_owned(),
+                    Held::Sorted(_) => "(a sorted set)".to_owned(),
                 };
                 (
                     show(key),

@@ -10,6 +10,12 @@ const DAY_MS: u64 = 86_400_000;
 /// The highest that a double counts exactly, less one.
 const LAST: u64 = 9_007_199_254_740_991;
 
+/// A fence, and until when its counter is kept.
+pub(crate) struct Minting {
+    pub(crate) fence: u64,
+    pub(crate) kept: u64,
+}
+
 impl Server {
     pub(crate) fn mint(&mut self, now: Tick, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Reply {
         let ([key, counter, ..], [value, ms, floor, replaced @ ..]) = (keys, arguments) else {
@@ -29,31 +35,16 @@ impl Server {
         }
         let now_us = self.clock.read(now);
         self.keys.note_read(counter);
-        let last = match self.keys.text(counter) {
-            Ok(None) => 0,
-            Ok(Some(text)) if !text.is_empty() && text.iter().all(u8::is_ascii_digit) => {
-                let digits = String::from_utf8_lossy(text);
-                // Longer than any that counts.
-                digits.parse().unwrap_or(u64::MAX)
-            }
-            Ok(Some(_)) | Err(_) => return Reply::Int(-3),
+        let Minting { fence, kept } = match self.minting(now_us, counter, floor) {
+            Ok(minting) => minting,
+            Err(refused) => return refused,
         };
-        let floor = number(floor).unwrap_or(0).unsigned_abs();
-        let most = (now_us + DAY_MS * 1_000).min(LAST - 1);
-        if floor > most {
-            return Reply::Int(-1);
-        }
-        if last > most || now_us > LAST {
-            return Reply::Int(-2);
-        }
-        let fence = now_us.max(last + 1).max(floor + 1);
         if self.mood == Mood::OutOfMemory {
             return Reply::Error(
                 "OOM command not allowed when used memory > 'maxmemory'.".to_owned(),
             );
         }
         let digits = fence.to_string().into_bytes();
-        let kept = fence.div_ceil(1_000) + DAY_MS;
         self.keys.put(counter, Held::Text(digits), Some(kept));
         let set = [key.clone(), value.clone(), b"PX".to_vec(), ms.clone()];
         let now_ms = self.now_ms(now);
@@ -62,5 +53,36 @@ impl Server {
             other => other,
         };
         self.after_a_write(reply)
+    }
+
+    /// The fence that is next, or why there is none.
+    pub(crate) fn minting(
+        &self,
+        now_us: u64,
+        counter: &[u8],
+        floor: &[u8],
+    ) -> Result<Minting, Reply> {
+        let last = match self.keys.text(counter) {
+            Ok(None) => 0,
+            Ok(Some(text)) if !text.is_empty() && text.iter().all(u8::is_ascii_digit) => {
+                let digits = String::from_utf8_lossy(text);
+                // Longer than any that counts.
+                digits.parse().unwrap_or(u64::MAX)
+            }
+            Ok(Some(_)) | Err(_) => return Err(Reply::Int(-3)),
+        };
+        let floor = number(floor).unwrap_or(0).unsigned_abs();
+        let most = (now_us + DAY_MS * 1_000).min(LAST - 1);
+        if floor > most {
+            return Err(Reply::Int(-1));
+        }
+        if last > most || now_us > LAST {
+            return Err(Reply::Int(-2));
+        }
+        let fence = now_us.max(last + 1).max(floor + 1);
+        Ok(Minting {
+            fence,
+            kept: fence.div_ceil(1_000) + DAY_MS,
+        })
     }
 }

@@ -61,6 +61,7 @@ fn name(held: &Held) -> &'static [u8] {
     match held {
         Held::Text(_) => b"string",
         Held::List(_) => b"list",
+        Held::Sorted(_) => b"zset",
     }
 }
 

@@ -404,6 +404,8 @@ impl Server {
             &plan::CLEAR,
             &plan::REMOVE,
             &plan::MINT,
+            &plan::TAKE,
+            &plan::PASS,
         ];
         let script = known
             .into_iter()
@@ -438,6 +440,12 @@ impl Server {
         }
         if script.sha == plan::MINT.sha {
             return self.mint(now, keys, arguments);
+        }
+        if script.sha == plan::TAKE.sha {
+            return self.take(now, keys, arguments);
+        }
+        if script.sha == plan::PASS.sha {
+            return self.pass(now, keys, arguments);
         }
         let clears = script.sha == plan::CLEAR.sha;
         // Each begins with a GET, which is remembered as any other.

@@ -128,7 +128,7 @@ impl Play {
             // Counters of fences stay.
             _ if key.ends_with(b"}:fence") => false,
             Held::Text(value) => !value.starts_with(b"tn1:"),
-            Held::List(_) => true,
+            Held::List(_) | Held::Sorted(_) => true,
         };
         let keys = self.server.keys.iter();
         let keys = keys.filter(|(key, entry)| foreign(key, &entry.held));

@@ -5,7 +5,7 @@
 //!
 //! - texts of errors: the client looks at the first word only, and so does this;
 //! - what the client never sends and the simulated server does not know (`SET .. XX`, `DELEX .. IFNE`, other scripts than
-//!   the three of the library, and so on): it answers with an error, so a client that sent them would be found out;
+//!   those of the library, and so on): it answers with an error, so a client that sent them would be found out;
 //! - the fields of `HELLO` that nobody reads: only server, version and protocol are there; and of `INFO` most lines;
 //! - ways of tracking that the client does not use (`BCAST`, `OPTIN`, `OPTOUT`, `REDIRECT`): an error, too.
 
@@ -16,7 +16,7 @@ use std::io::{BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tenure_core::plan::{ADOPT, CLEAR, MINT, REMOVE, RENEW};
+use tenure_core::plan::{ADOPT, CLEAR, MINT, PASS, REMOVE, RENEW, TAKE};
 use tenure_core::rng::Rng;
 use tenure_sim::{Dialect, FakeServer};
 use tenure_tests::{Failure, Server, ServerKind};
@@ -95,6 +95,13 @@ impl Reply {
             (Reply::Int(a), Reply::Int(b)) if *a > FENCES && *b > FENCES => near(*a, *b),
             (Reply::Bulk(a), Reply::Bulk(b)) => match (fence(a), fence(b)) {
                 (Some(a), Some(b)) => near(a, b),
+                _ => a == b,
+            },
+            // A value that is in the way, and its time to live.
+            (Reply::Many('*', a), Reply::Many('*', b)) => match (&a[..], &b[..]) {
+                ([value, left], [other, right @ Reply::Int(_)]) => {
+                    value == other && left.agrees(right, true)
+                }
                 _ => a == b,
             },
             (a, b) => a == b,
@@ -392,9 +399,53 @@ impl Author {
         command
     }
 
+    /// An entry of a queue that does not end between the two servers, or what stands for none.
+    fn entry(&mut self) -> Vec<u8> {
+        self.pick(&["60000 one", "60000 two", "300000 three", "300000 four", ""])
+    }
+
+    /// What takes in turn and passes on, as it is sent, or a change to a queue.
+    fn queued(&mut self) -> Vec<Vec<u8>> {
+        let queue = self.pick(&["q", "q", "r"]);
+        let alive = [&queue[..], b"+"].concat();
+        match self.below(12) {
+            0 => return vec![self.pick(&["TYPE", "EXISTS", "PTTL", "GET"]), queue],
+            1 => return vec![self.pick(&["TYPE", "EXISTS", "PTTL", "DEL"]), alive],
+            2 if self.below(8) == 0 => return vec![b"RPUSH".to_vec(), queue, b"x".to_vec()],
+            _ => {}
+        }
+        // Far apart, so that both servers have the same order.
+        let age = self.pick(&["0", "0", "10000000", "20000000"]);
+        let key = self.key();
+        let (script, rest) = match self.below(2) {
+            0 => {
+                let keys = [b"4".to_vec(), key, queue, alive, self.counter()];
+                let ttl = self.pick(&["60000", "300000"]);
+                let floor = self.pick(&["", "", "0", "9007199254740990"]);
+                let arguments = [self.value(), ttl, self.entry(), age, floor];
+                (&TAKE, [keys, arguments].concat())
+            }
+            _ => {
+                let keys = [b"3".to_vec(), key, queue, alive];
+                let mut rest = [&keys[..], &[self.entry(), self.entry(), age]].concat();
+                for _ in 0..self.below(3) {
+                    rest.push(self.pick(&["one", "two", "three"]));
+                }
+                (&PASS, rest)
+            }
+        };
+        let command = match self.below(2) {
+            0 => [self.case("EVAL"), script.text.as_bytes().to_vec()],
+            _ => [self.case("EVALSHA"), script.sha.as_bytes().to_vec()],
+        };
+        command.into_iter().chain(rest).collect()
+    }
+
     fn command(&mut self) -> Vec<Vec<u8>> {
-        if self.below(8) == 0 {
-            return self.fenced();
+        match self.below(8) {
+            0 => return self.fenced(),
+            1 => return self.queued(),
+            _ => {}
         }
         let mut command = match self.below(40) {
             0..=11 => self.set(),
