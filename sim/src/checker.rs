@@ -9,6 +9,7 @@
 //! by it the checker finds the request's commands on the wire.
 
 mod ask;
+mod fair;
 mod fences;
 mod holds;
 mod ledger;
@@ -97,6 +98,8 @@ pub struct Want {
     pub max_hold: Option<Duration>,
     /// Whether it is to have a fence.
     pub fenced: bool,
+    /// Whether it is first come, first served, and for how long its places are kept.
+    pub fair: Option<Duration>,
 }
 
 impl Want {
@@ -108,6 +111,7 @@ impl Want {
             renew: true,
             max_hold: None,
             fenced: false,
+            fair: None,
         }
     }
 
@@ -263,6 +267,11 @@ impl Checker {
         (state.grants, state.losses)
     }
 
+    /// How often a fair request had its turn, and how often one that is not fair came in between.
+    pub fn turns_and_overtakings(&self) -> (u64, u64) {
+        self.lock().ledger.turns_and_overtakings()
+    }
+
     /// Every task is over and every guard is gone: requests and holds must have had exactly one end. Lets go of all it holds.
     pub fn finish(&self) {
         self.probe();
@@ -306,7 +315,7 @@ impl Checker {
             match seen {
                 Seen::HandedOut(command) => state.ledger.sent(&command),
                 Seen::Executed(command, reply, at) => {
-                    state.ledger.executed(&command, &reply, now);
+                    state.ledger.executed(&command, &reply, now, at);
                     if let Some(waking) = &mut state.waking {
                         waking.executed(&command, &reply, at);
                     }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tenure_core::config::Wait;
+use tenure_core::config::{MIN_WAITER_LEASE, Wait};
 use tenure_core::lease::Cause;
 use tenure_core::leases::{LeaseId, Notice, Options, Request};
 use tenure_core::mux::Output;
@@ -432,7 +432,7 @@ impl Play {
         let reply = self
             .server
             .answer(now, &command, resp3, counts, |command, reply| {
-                ledger.executed(command, reply, now);
+                ledger.executed(command, reply, now, now);
             });
         self.report.commands += 1;
         self.note(|| format!("{command} -> {reply:?}"));
@@ -455,12 +455,16 @@ impl Play {
             renew,
             max_hold: None,
             fenced: lease.as_millis().is_multiple_of(3),
+            fair: (lease.as_millis() / 3)
+                .is_multiple_of(3)
+                .then_some((lease / 2).max(MIN_WAITER_LEASE)),
         };
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
         let client = self.nodes[node].client;
         let (request, _, terms) = self.ledger.enter(client, name, want);
         self.report.requests += 1;
+        self.report.turns_and_overtakings = self.ledger.turns_and_overtakings();
         let asked = Request {
             name: name.as_bytes(),
             terms,
@@ -468,7 +472,7 @@ impl Play {
             secret,
             options: Options {
                 fence: want.fenced.then_some(0),
-                ..Options::default()
+                fair: want.fair,
             },
             since_ms: 0,
         };

@@ -52,6 +52,8 @@ pub struct Report {
     pub grants: u64,
     /// Holds that were lost.
     pub losses: u64,
+    /// Grants of fair requests in their turn, and of others while fair ones stood in the queue.
+    pub turns_and_overtakings: (u64, u64),
     /// How often each fault was injected.
     pub faults: BTreeMap<Fault, u64>,
     /// What the faults led to in the network and the server.
@@ -301,6 +303,7 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
         requests: checker.requests(),
         grants,
         losses,
+        turns_and_overtakings: checker.turns_and_overtakings(),
         faults: lock(&faults).clone(),
         counts: world.counts(),
         ..Report::default()

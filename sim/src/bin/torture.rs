@@ -96,6 +96,8 @@ struct Sum {
     requests: u64,
     grants: u64,
     losses: u64,
+    turns: u64,
+    overtakings: u64,
     faults: BTreeMap<Fault, u64>,
     counts: Counts,
     bad: Vec<u64>,
@@ -193,6 +195,8 @@ impl Sum {
         self.requests += report.requests;
         self.grants += report.grants;
         self.losses += report.losses;
+        self.turns += report.turns_and_overtakings.0;
+        self.overtakings += report.turns_and_overtakings.1;
         self.counts.zombies += report.counts.zombies;
         self.counts.repeated += report.counts.repeated;
         self.counts.failed_scripts += report.counts.failed_scripts;
@@ -222,6 +226,10 @@ impl Sum {
             self.requests,
             self.grants,
             self.losses
+        );
+        println!(
+            "{} grants were in turn; {} times somebody who does not queue came in between",
+            self.turns, self.overtakings
         );
         let met = self.faults.iter();
         let met: Vec<_> = met.map(|(fault, n)| format!("{fault:?} {n}")).collect();

@@ -40,6 +40,9 @@ impl Ask {
         if want.fenced {
             options = options.fenced();
         }
+        if let Some(waiter_lease) = want.fair {
+            options = options.waiter_lease(waiter_lease);
+        }
         options
     }
 

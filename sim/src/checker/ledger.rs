@@ -6,6 +6,7 @@ use std::time::Duration;
 use tenure_core::config::{LeaseConfig, Terms};
 use tenure_core::time::Tick;
 
+use super::fair::Fair;
 use super::fences::Fences;
 use super::traffic::{self, Traffic};
 use super::wire::{Wire, secret};
@@ -25,6 +26,7 @@ pub(crate) struct Ledger {
     pub(super) requests: BTreeMap<u64, Request>,
     pub(super) traffic: Traffic,
     pub(super) fences: Fences,
+    pub(super) fair: Fair,
     /// When an assumption that is not made was last broken: for a key, a client, or all.
     broken: BTreeMap<(Option<String>, Option<usize>), Tick>,
     pub(crate) violations: Vec<String>,
@@ -69,6 +71,7 @@ impl Ledger {
             requests: BTreeMap::new(),
             traffic: Traffic::default(),
             fences: Fences::default(),
+            fair: Fair::default(),
             broken: BTreeMap::new(),
             violations: Vec::new(),
         }
@@ -160,6 +163,7 @@ impl Ledger {
         client: Option<usize>,
         now: Tick,
     ) {
+        self.fair.forgotten();
         match assumption {
             Assumption::A1 => self.fences.clock_was_set(),
             Assumption::A3 => self.fences.forgotten(),
@@ -184,12 +188,24 @@ impl Ledger {
         traffic::sent(self, command);
     }
 
-    /// Takes in what a server has carried out by now, or refused.
-    pub(crate) fn executed(&mut self, command: &Command, reply: &Reply, now: Tick) {
-        if let Wire::Clear { key, value } = Wire::of(&command.words)
-            && let Some(id) = self.traffic.request_of(value)
-            && self.requests[&id].cloned
-        {
+    /// Takes in what a server has carried out by now, at this true time, or refused.
+    pub(crate) fn executed(&mut self, command: &Command, reply: &Reply, now: Tick, at: Tick) {
+        let requests = &self.requests;
+        let want = |ms| requests.get(&ms).map(|request: &Request| request.want);
+        let judged = self.fair.executed(command, reply, at, want);
+        if let (Err(broken), true) = (judged, self.assumed.has(Assumption::A2)) {
+            self.violations
+                .push(format!("{at:?} fair {broken}: {command}"));
+        }
+        let (key, values) = match Wire::of(&command.words) {
+            Wire::Clear { key, value } => (key, std::slice::from_ref(value)),
+            Wire::Pass { key, values, .. } => (key, values),
+            _ => (&[][..], &[][..]),
+        };
+        let mut requests = values
+            .iter()
+            .filter_map(|value| self.traffic.request_of(value));
+        if requests.any(|id| self.requests[&id].cloned) {
             // One copy has released what the other still believes in.
             let key = String::from_utf8_lossy(key).into_owned();
             self.broken.insert((Some(key), Some(command.client)), now);
@@ -201,6 +217,16 @@ impl Ledger {
     pub(crate) fn fenced(&self, id: u64, fence: Option<u64>) -> Result<(), String> {
         let asked = self.requests[&id].want.fenced;
         self.fences.told(id, asked, fence)
+    }
+
+    /// Grants of fair requests in their turn, and of others while fair ones stood in the queue.
+    pub(crate) fn turns_and_overtakings(&self) -> (u64, u64) {
+        (self.fair.turns, self.fair.overtaken)
+    }
+
+    /// By the server's clock nobody who waits has given word of itself.
+    pub(crate) fn places_are_lost(&mut self) {
+        self.fair.forgotten();
     }
 
     /// Commands of one turn may have different times from now on.

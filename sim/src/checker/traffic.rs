@@ -84,10 +84,13 @@ pub(super) fn sent(ledger: &mut Ledger, command: &Command) {
 /// A server has carried out a command, or refused it.
 pub(super) fn executed(ledger: &mut Ledger, command: &Command, reply: &Reply) {
     let wire = Wire::of(&command.words);
-    let (Wire::Acquire { key, ms, .. } | Wire::Swap { key, ms, .. }) = wire else {
+    let (Wire::Acquire { key, ms, .. } | Wire::Take { key, ms, .. } | Wire::Swap { key, ms, .. }) =
+        wire
+    else {
         return;
     };
-    if let (Wire::Acquire { value, .. }, Reply::Error(text)) = (wire, reply)
+    if let (Wire::Acquire { value, .. } | Wire::Take { value, .. }, Reply::Error(text)) =
+        (wire, reply)
         && text.starts_with("NOSCRIPT")
     {
         ledger.traffic.not_executed(ms, command.stamp, value);
@@ -115,7 +118,7 @@ fn handed_out(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
     match Wire::of(&command.words) {
         Wire::Harmless => Ok(()),
         Wire::Unknown => Err("S3 a command that can write over somebody else's key".to_owned()),
-        Wire::Acquire { key, value, ms, .. } => {
+        Wire::Acquire { key, value, ms, .. } | Wire::Take { key, value, ms, .. } => {
             writes(ledger, command, key, value, ms)?;
             let (_, attempts) = &ledger.traffic.secrets[&ms];
             let single = matches!(ledger.requests[&ms].want.wait, Wait::Now);
@@ -131,6 +134,10 @@ fn handed_out(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
             writes(ledger, command, key, new, ms)
         }
         Wire::Clear { key, value } => clears(ledger, command, key, value),
+        Wire::Pass { key, values, .. } => {
+            let mut values = values.iter();
+            values.try_for_each(|value| clears(ledger, command, key, value))
+        }
     }
 }
 
@@ -177,7 +184,8 @@ fn writes(
         return Err("S5 a request with two secrets".to_owned());
     }
     let renews = matches!(Wire::of(&command.words), Wire::Swap { old, new, .. } if old == new);
-    let acquires = matches!(Wire::of(&command.words), Wire::Acquire { .. });
+    let wire = Wire::of(&command.words);
+    let acquires = matches!(wire, Wire::Acquire { .. } | Wire::Take { .. });
     if acquires {
         *attempts += 1;
         if !first && !cloned {
@@ -245,10 +253,12 @@ fn clears(ledger: &mut Ledger, command: &Command, key: &[u8], value: &[u8]) -> R
 ///
 /// Whoever that is: one client of the library, which its label tells from another one on the same machine.
 fn pays(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
-    let (Wire::Acquire { value, .. } | Wire::Swap { new: value, .. } | Wire::Clear { value, .. }) =
-        Wire::of(&command.words)
-    else {
-        return Ok(());
+    let value = match Wire::of(&command.words) {
+        Wire::Acquire { value, .. } | Wire::Take { value, .. } => value,
+        Wire::Swap { new: value, .. } => value,
+        Wire::Clear { value, .. } => value,
+        Wire::Pass { entry, .. } => entry,
+        Wire::Harmless | Wire::Unknown => return Ok(()),
     };
     if ledger.traffic.in_parts {
         return Ok(());

@@ -143,7 +143,7 @@ impl Waking {
     /// A server has carried out a command, or refused it.
     pub(super) fn executed(&mut self, command: &Command, reply: &Reply, at: Tick) {
         let key = match Wire::of(&command.words) {
-            Wire::Acquire { key, .. } | Wire::Swap { key, .. } => key,
+            Wire::Acquire { key, .. } | Wire::Take { key, .. } | Wire::Swap { key, .. } => key,
             // Whoever was just refused, and sees that the name is taken again, waits for that one.
             Wire::Harmless if !matches!(reply, Reply::Null | Reply::Int(-2)) => {
                 match command.words.as_slice() {

@@ -23,7 +23,22 @@ pub(super) enum Wire<'a> {
         minted: bool,
     },
     /// Deletes the key if it has `value`.
-    Clear { key: &'a [u8], value: &'a [u8] },
+    Clear { key: &'a [u8], value: &'a Vec<u8> },
+    /// As an acquire, but in turn: who comes before it is passed the key, and who is refused waits with this entry.
+    Take {
+        key: &'a [u8],
+        value: &'a [u8],
+        ms: u64,
+        entry: &'a [u8],
+        age: u64,
+        minted: bool,
+    },
+    /// Leaves the queue, and passes the key on if it has one of these values.
+    Pass {
+        key: &'a [u8],
+        entry: &'a [u8],
+        values: &'a [Vec<u8>],
+    },
     /// Looks, or belongs to the handshake.
     Harmless,
     /// Nothing that the library has any business sending.
@@ -45,6 +60,33 @@ impl<'a> Wire<'a> {
             (b"EVALSHA", [sha, one, args @ ..]) if one == b"1" => Wire::script(sha, args),
             (b"EVAL" | b"EVALSHA", [script, two, key, counter, args @ ..]) if two == b"2" => {
                 Wire::mint(script, key, counter, args)
+            }
+            (b"EVAL" | b"EVALSHA", [script, four, key, queue, alive, counter, args @ ..])
+                if four == b"4" && is_script(script, &plan::TAKE) =>
+            {
+                let own = is_helper(queue, key, "queue") && is_helper(alive, key, "alive");
+                match args {
+                    [value, ms, entry, age, floor] if own && is_helper(counter, key, "fence") => {
+                        Wire::Take {
+                            key,
+                            value,
+                            ms: number(ms),
+                            entry,
+                            age: number(age),
+                            minted: !floor.is_empty(),
+                        }
+                    }
+                    _ => Wire::Unknown,
+                }
+            }
+            (b"EVAL" | b"EVALSHA", [script, three, key, queue, alive, args @ ..])
+                if three == b"3" && is_script(script, &plan::PASS) =>
+            {
+                let own = is_helper(queue, key, "queue") && is_helper(alive, key, "alive");
+                match args {
+                    [entry, _, _, values @ ..] if own => Wire::Pass { key, entry, values },
+                    _ => Wire::Unknown,
+                }
             }
             _ => Wire::Unknown,
         }
@@ -128,7 +170,9 @@ impl<'a> Wire<'a> {
     pub(super) fn fence(&self, reply: &Reply) -> Option<u64> {
         match (self, reply) {
             (
-                Wire::Acquire { minted: true, .. } | Wire::Swap { minted: true, .. },
+                Wire::Acquire { minted: true, .. }
+                | Wire::Take { minted: true, .. }
+                | Wire::Swap { minted: true, .. },
                 Reply::Int(fence @ 1..),
             ) => Some(fence.unsigned_abs()),
             _ => None,
@@ -140,12 +184,21 @@ impl<'a> Wire<'a> {
         match (self, reply) {
             (_, Reply::Ok | Reply::Int(1)) => true,
             _ if self.fence(reply).is_some() => true,
+            (Wire::Take { .. }, _) => false,
             (Wire::Acquire { minted: true, .. } | Wire::Swap { minted: true, .. }, _) => false,
             (Wire::Acquire { .. }, Reply::Null) => true,
             (Wire::Swap { old, .. }, Reply::Bulk(shown)) => shown == old,
             _ => false,
         }
     }
+}
+
+fn is_script(given: &[u8], script: &plan::Script) -> bool {
+    given == script.text.as_bytes() || given == script.sha.as_bytes()
+}
+
+fn is_helper(helper: &[u8], key: &[u8], suffix: &str) -> bool {
+    [b"lock:{", key, b"}:", suffix.as_bytes()].concat() == helper
 }
 
 /// A value of ours without the number of the attempt: what all attempts of a request share.

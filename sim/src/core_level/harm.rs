@@ -128,7 +128,9 @@ impl Play {
             // Counters of fences stay.
             _ if key.ends_with(b"}:fence") => false,
             Held::Text(value) => !value.starts_with(b"tn1:"),
-            Held::List(_) | Held::Sorted(_) => true,
+            // Queues end by themselves.
+            Held::Sorted(_) => false,
+            Held::List(_) => true,
         };
         let keys = self.server.keys.iter();
         let keys = keys.filter(|(key, entry)| foreign(key, &entry.held));
@@ -137,6 +139,7 @@ impl Play {
         // What was set back is set forward, or keys would live longer than their lease.
         let behind = std::mem::take(&mut self.behind);
         self.server.clock.step(self.now, behind * 1_000);
+        self.ledger.places_are_lost();
     }
 
     fn cut(&mut self, node: usize) {

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tenure_client::{Config, Error, Locks, Wait, connect_with};
+use tenure_core::config::MIN_WAITER_LEASE;
 
 use super::{Kind, Stage, lock};
 use crate::checker::{Ask, Assumption, Guard, Want};
@@ -143,6 +144,7 @@ async fn verb(
         max_hold: world.chance(100).then(|| world.up_to(most)),
         // Without a draw of its own: a history is its seed.
         fenced: lease.as_micros().is_multiple_of(3),
+        fair: fair(lease),
     };
     let ask = stage.checker.ask(client, &name, want);
     let request = locks.lock(&name).options(ask.options());
@@ -191,6 +193,14 @@ async fn verb(
             }
         }
     }
+}
+
+/// A third of the requests is fair; for how long a place is kept is short enough to end now and then.
+fn fair(lease: Duration) -> Option<Duration> {
+    let waiter_lease = (lease / 2).max(MIN_WAITER_LEASE);
+    (lease.as_micros() / 3)
+        .is_multiple_of(3)
+        .then_some(waiter_lease)
 }
 
 /// As an operator does; sometimes dropped midway.

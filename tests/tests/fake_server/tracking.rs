@@ -180,7 +180,8 @@ impl Author {
             0..=13 => self.reading(),
             14..=18 => self.set(),
             19..=22 => self.script(),
-            23 | 24 => self.fenced(),
+            23 => self.fenced(),
+            24 => self.queued(),
             25..=27 => {
                 let mut command = vec![self.case("DEL"), self.key()];
                 (0..self.below(3)).for_each(|_| command.push(self.key()));
