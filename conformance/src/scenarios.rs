@@ -1,6 +1,7 @@
 //! The scenarios.
 
 mod asking;
+mod fair;
 mod fencing;
 mod keeping;
 mod leaving;
@@ -23,6 +24,7 @@ pub fn all() -> Vec<Scenario> {
         leaving::ALL,
         operator::ALL,
         fencing::ALL,
+        fair::ALL,
         weather::ALL,
         server::ALL,
     ]

@@ -41,14 +41,15 @@ redis.call('PEXPIREAT',q,last) redis.call('PEXPIREAT',a,last) "
     };
 }
 
-/// The ticket of the waiter `w` of this age: when it came. It keeps the one it has, unless the clock was set.
+/// The ticket of the waiter `w` of this age: when it came. A command that takes its time makes it later than it is, a clock that is
+/// set back earlier, and those who come after that too: the earliest counts.
 macro_rules! ticket {
     ($age:literal) => {
         concat!(
             "local s=now-",
             $age,
             " local was=tonumber(redis.call('ZSCORE',q,w) or nil) \
-if was and math.abs(was-s)<1000000 then s=was end "
+if was and was<s then s=was end "
         )
     };
 }
@@ -83,7 +84,7 @@ if not v then ",
         joined!(),
         "end return {v,redis.call('PTTL',KEYS[1])}"
     ),
-    sha: "3abfe4ffac02751d139a51a5e580c7a3213c1f9b",
+    sha: "1756de05c31f9aa635d94e704331a42cb17eb64a",
 };
 
 /// Gives the key up, if it has one of these values, or was passed on to this waiter: to the first who waits, if anybody does.
@@ -110,7 +111,7 @@ if w~='' then ",
         "else redis.call('DEL',KEYS[1]) end end \
 if v and v==ARGV[4] then return 1 end return 0"
     ),
-    sha: "e39a41a219a7605b40fa097c4120541bf3e048f9",
+    sha: "13202251ec41cfa283bb216eb6660f0685074aaf",
 };
 
 impl Dialect {

@@ -1,0 +1,178 @@
+//! First come, first served.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tenure_client::{ConfigError, Error, LockOptions, Reason, Released};
+
+use super::scenarios;
+use crate::party::{Party, Tried};
+use crate::scene::{LONG, SOON};
+use crate::stage::Incident;
+use crate::{Outcome, Scene};
+
+scenarios! {
+    fair_those_who_wait_are_served_in_order: [];
+    fair_a_try_gets_nothing_that_others_wait_for: [];
+    fair_who_leaves_the_queue_is_not_waited_for: [];
+    fair_each_turn_has_a_higher_fence: [];
+    fair_places_that_cannot_be_kept_are_refused: [];
+    fair_who_waits_gets_what_the_server_forgot: [Server];
+}
+
+/// Who got it, in order.
+type Order = Mutex<Vec<(usize, Option<u64>)>>;
+
+fn fair(scene: &Scene) -> LockOptions {
+    scene.options().lease(LONG).fair()
+}
+
+/// Comes in its turn, one after the other, and notes that it got it.
+async fn come(
+    scene: &Scene,
+    number: usize,
+    (party, options): (&Party, LockOptions),
+    name: &str,
+    order: &Order,
+) -> Result<Released, Error> {
+    scene.sleep(SOON / 3 * number as u32).await;
+    let guard = party.acquire(name, options).await?;
+    if let Ok(mut order) = order.lock() {
+        order.push((number, guard.held().fence()));
+    }
+    guard.release().await
+}
+
+async fn fair_those_who_wait_are_served_in_order(scene: Scene) -> Outcome {
+    let (a, b) = (scene.party("a").await?, scene.party("b").await?);
+    let (name, order) = (scene.name("n"), Order::default());
+    let guard = a.take(&name, fair(&scene)).await?;
+    let one = |number, party| come(&scene, number, (party, fair(&scene)), &name, &order);
+    let releasing = async {
+        scene.sleep(SOON * 3).await;
+        guard.release().await
+    };
+    // Of two processes, one of which has it: whoever comes later waits longer, wherever that is.
+    let (first, second, third, fourth, released) =
+        tokio::join!(one(1, &b), one(2, &a), one(3, &b), one(4, &a), releasing);
+    for released in [first, second, third, fourth, released] {
+        assert!(released?.confirmed);
+    }
+    let order: Vec<_> = order
+        .into_inner()?
+        .iter()
+        .map(|(number, _)| *number)
+        .collect();
+    assert_eq!(order, [1, 2, 3, 4]);
+    Ok(())
+}
+
+async fn fair_a_try_gets_nothing_that_others_wait_for(scene: Scene) -> Outcome {
+    let parties = (
+        scene.party("a").await?,
+        scene.party("b").await?,
+        scene.party("c").await?,
+    );
+    let (a, b, c) = &parties;
+    let name = scene.name("n");
+    let guard = a.take(&name, fair(&scene)).await?;
+    let waiting = b.acquire(&name, fair(&scene));
+    let trying = async {
+        scene.sleep(SOON).await;
+        let released = guard.release().await?;
+        // Whether it has come to the one who waits or is still on its way.
+        let tried = c.attempt(&name, fair(&scene)).await?;
+        Ok::<_, Error>((released, tried))
+    };
+    let (guard, tried) = tokio::join!(waiting, trying);
+    let (released, tried) = tried?;
+    assert!(released.confirmed);
+    assert!(matches!(tried, Tried::Held(_)), "a try came in between");
+    assert!(guard?.release().await?.confirmed);
+    let guard = c.take(&name, fair(&scene)).await?;
+    assert!(guard.release().await?.confirmed);
+    Ok(())
+}
+
+async fn fair_who_leaves_the_queue_is_not_waited_for(scene: Scene) -> Outcome {
+    let parties = (
+        scene.party("a").await?,
+        scene.party("b").await?,
+        scene.party("c").await?,
+    );
+    let (a, b, c) = &parties;
+    let (name, order) = (scene.name("n"), Order::default());
+    // Far longer than all of this takes: a place that was not left would be waited for.
+    let options = fair(&scene).waiter_lease(Duration::from_secs(600));
+    let guard = a.take(&name, options.clone()).await?;
+    let leaving = async {
+        // One is dropped, one has waited for long enough.
+        let dropped = scene.within(SOON, b.acquire(&name, options.clone())).await;
+        let ended = b.acquire(&name, options.clone().wait(SOON)).await;
+        (dropped.is_none(), ended.err())
+    };
+    let releasing = async {
+        scene.sleep(SOON * 4).await;
+        guard.release().await
+    };
+    let staying = come(&scene, 1, (c, options.clone()), &name, &order);
+    let (left, stayed, released) = tokio::join!(leaving, staying, releasing);
+    assert!(
+        left.0 && matches!(left.1, Some(Error::TimedOut { .. })),
+        "{left:?}"
+    );
+    assert!(stayed?.confirmed && released?.confirmed);
+    Ok(())
+}
+
+async fn fair_each_turn_has_a_higher_fence(scene: Scene) -> Outcome {
+    let (a, b) = (scene.party("a").await?, scene.party("b").await?);
+    let (name, order) = (scene.name("n"), Order::default());
+    let guard = a.take(&name, fair(&scene).fenced()).await?;
+    let first = guard.held().fence();
+    let one = |number, party| {
+        let options = fair(&scene).fenced();
+        come(&scene, number, (party, options), &name, &order)
+    };
+    let releasing = async {
+        scene.sleep(SOON * 2).await;
+        guard.release().await
+    };
+    let (second, third, released) = tokio::join!(one(1, &b), one(2, &a), releasing);
+    for released in [second, third, released] {
+        assert!(released?.confirmed);
+    }
+    let order = order.into_inner()?;
+    assert!(first.is_some() && first < order[0].1 && order[0].1 < order[1].1);
+    Ok(())
+}
+
+async fn fair_places_that_cannot_be_kept_are_refused(scene: Scene) -> Outcome {
+    let party = scene.party("a").await?;
+    let short = Duration::from_millis(99);
+    let options = scene.options().waiter_lease(short);
+    match party.acquire(&scene.name("n"), options).await.err() {
+        Some(Error::Misconfigured(Reason::Config(ConfigError::WaiterLease(lease)))) => {
+            assert_eq!(lease, short);
+            Ok(())
+        }
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+async fn fair_who_waits_gets_what_the_server_forgot(scene: Scene) -> Outcome {
+    let (a, b) = (scene.party("a").await?, scene.party("b").await?);
+    let name = scene.name("n");
+    let guard = a.take(&name, fair(&scene)).await?;
+    let forgetting = async {
+        scene.sleep(SOON).await;
+        scene.server(Incident::Restart { with_data: false }).await
+    };
+    let (waited, forgotten) = tokio::join!(b.acquire(&name, fair(&scene)), forgetting);
+    forgotten?;
+    let waited = waited?;
+    assert!(waited.held().is_held());
+    drop(guard);
+    waited.release().await?;
+    Ok(())
+}
