@@ -4,6 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::fence::{FenceFault, MAX_FENCE};
+use crate::replicas::{Confirmed, Replicas, ReplicasFault};
 use crate::resp::ProtocolError;
 
 /// A configuration that cannot work. Nothing was sent.
@@ -66,6 +67,15 @@ pub enum ConfigError {
     Floor(u64),
     /// For how long who waits is taken for alive is out of range.
     WaiterLease(Duration),
+    /// No replica, no time for them, or so much that a lease leaves too little.
+    Replicas {
+        /// What was asked for.
+        replicas: Replicas,
+        /// The lease.
+        lease: Duration,
+    },
+    /// The store has no replicas.
+    NoReplicas,
     /// The label is longer than 128 bytes once escaped.
     Label {
         /// Its length in bytes once escaped.
@@ -119,6 +129,15 @@ impl fmt::Display for ConfigError {
                 f,
                 "fence_from({floor}) is out of range: less than {MAX_FENCE}"
             ),
+            ConfigError::Replicas { replicas, lease } => write!(
+                f,
+                "replicas({}, {:?}) is out of range: from 1 to 15 replicas, within 1ms to less than a quarter of the lease of {lease:?}",
+                replicas.count,
+                replicas.within()
+            ),
+            ConfigError::NoReplicas => {
+                f.write_str("replicas(..) takes a server; this store has none to be confirmed by")
+            }
             ConfigError::Label { len } => write!(
                 f,
                 "a label of {len} bytes (escaped) is out of range: at most {MAX_LABEL} bytes"
@@ -289,6 +308,10 @@ pub enum Failure {
     MaybeDone,
     /// No fence could be minted, so nothing was granted.
     Fence(FenceFault),
+    /// The write was made, and too few replicas confirmed it in time: it does not count.
+    Unconfirmed(Confirmed),
+    /// The write was made, and the server cannot say what replicas have of it: it does not count.
+    Replicas(ReplicasFault),
 }
 
 impl Failure {
@@ -297,13 +320,21 @@ impl Failure {
         match self {
             Failure::Server(error) => error.waiting_may_cure(),
             Failure::Link(fault) => fault.waiting_may_cure(),
-            Failure::SlowReplies | Failure::NoReply => true,
+            Failure::SlowReplies | Failure::NoReply | Failure::Unconfirmed(_) => true,
             Failure::TooManyUnanswered
             | Failure::MaxHold
             | Failure::Closed
             | Failure::MaybeDone
-            | Failure::Fence(_) => false,
+            | Failure::Fence(_)
+            | Failure::Replicas(_) => false,
         }
+    }
+}
+
+impl Failure {
+    /// Whether the write itself was made: only its confirmation is missing.
+    pub(crate) fn was_written(self) -> bool {
+        matches!(self, Failure::Unconfirmed(_) | Failure::Replicas(_))
     }
 }
 
@@ -376,6 +407,13 @@ impl fmt::Display for Failure {
             Failure::Server(error) => return error.fmt(f),
             Failure::Link(fault) => return fault.fmt(f),
             Failure::Fence(fault) => return fault.fmt(f),
+            Failure::Replicas(fault) => return fault.fmt(f),
+            Failure::Unconfirmed(confirmed) => {
+                return write!(
+                    f,
+                    "{confirmed} replicas confirmed it in time; look at the replicas and their lag (INFO replication), or allow more time"
+                );
+            }
             Failure::SlowReplies => "replies take longer than the lease leaves; use a longer lease",
             Failure::TooManyUnanswered => "too many attempts were left without an answer",
             Failure::NoReply => "no reply in time",

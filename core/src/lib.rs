@@ -45,6 +45,7 @@ pub mod mux;
 pub mod names;
 #[cfg(feature = "alloc")]
 pub mod plan;
+pub mod replicas;
 pub mod resp;
 pub mod rng;
 pub mod time;

@@ -58,6 +58,7 @@ mod checks;
 mod link;
 #[cfg(test)]
 mod tests;
+mod waits;
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -78,6 +79,7 @@ use asking::Tag;
 use checks::Checks;
 pub use link::{LinkEvent, Unwatched};
 use link::{take_push, tell_unwatched};
+use waits::Waits;
 
 /// While so many bytes wait for the transport, operations stay typed: they can still be withdrawn.
 const ENCODE_AHEAD: usize = 16 * 1024;
@@ -111,6 +113,8 @@ pub struct MuxConfig {
     /// Whether to grant nothing on a server that deletes locks when its memory is full, or does not let one see whether it
     /// does: it is as good as not there, and every wait ends with [`LinkFault::Unfit`]; false.
     pub strict: bool,
+    /// Whether to connect only once there is a lease or a question; false. A connection that is there stays.
+    pub on_demand: bool,
 }
 
 impl MuxConfig {
@@ -128,6 +132,7 @@ impl MuxConfig {
             poll_limit: POLL_LIMIT,
             check: false,
             strict: false,
+            on_demand: false,
         }
     }
 }
@@ -178,6 +183,7 @@ pub struct Mux {
     /// Leave this connection: the server became a replica.
     retire: bool,
     partial: Partial,
+    waits: Waits,
     again: Vec<Call>,
     /// Why the server tells nothing, if that has been told, and nothing else shown since.
     unwatched: Option<Unwatched>,
@@ -205,6 +211,7 @@ impl Mux {
             failures: 0,
             retire: false,
             partial: Partial::default(),
+            waits: Waits::default(),
             again: Vec::new(),
             unwatched: None,
             rng: Rng::new(seed ^ 0x6a09_e667_f3bc_c908),
@@ -233,10 +240,16 @@ impl Mux {
         self.leases.is_finished()
     }
 
+    /// Whether there is any use for a connection.
+    fn is_wanted(&self) -> bool {
+        let idle = self.config.on_demand && self.leases.is_empty() && self.asks.is_empty();
+        !(idle || self.is_finished())
+    }
+
     /// When to call [`handle_timeout`](Mux::handle_timeout), whatever output is left.
     pub fn deadline(&self) -> Deadline {
         let link = match self.link {
-            Link::Down(_) if self.is_finished() => Deadline::Never,
+            Link::Down(_) if !self.is_wanted() => Deadline::Never,
             Link::Down(at) | Link::Opening(at) => Deadline::At(at, Reason::Reconnect),
             Link::Up => self.conn.deadline(),
         };
@@ -373,7 +386,7 @@ impl Mux {
             return Output::Disconnect;
         }
         match self.link {
-            Link::Down(at) if now >= at && !self.is_finished() => {
+            Link::Down(at) if now >= at && self.is_wanted() => {
                 self.link = Link::Opening(now + self.dial_limit(now));
                 return Output::Connect;
             }
@@ -412,7 +425,7 @@ impl Mux {
                     self.retire |= error == Some(ServerError::ReadOnly);
                     // Only what a replica would refuse shows that the server serves.
                     let writes = match reply.tag {
-                        Tag::Lease(call) if call.watch && reply.more == 0 => false,
+                        Tag::Lease(call) if reply.more < call.behind() => false,
                         Tag::Lease(call) => !matches!(call.op.kind, OpKind::Look { .. }),
                         Tag::Ask(_) | Tag::Check(_) => false,
                     };
@@ -476,6 +489,8 @@ impl Mux {
             return;
         };
         let limit = lease.reply_limit(call.op.kind).min(self.config.reply_limit);
+        let unanswered = self.conn.unanswered();
+        let limit = limit + self.waits.until_answered(call.wait, unanswered);
         let replies = call.replies(&self.leases);
         if self.conn.is_ready() && replies > 0 {
             self.conn.submit(Tag::Lease(call), replies, limit, |out| {

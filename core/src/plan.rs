@@ -14,6 +14,8 @@
 //! costs a round trip and nothing more. A server that does not say what it is gets the script to delete by: a
 //! release may be the last thing a process sends, and no place to try. Of an error reply only the first word is looked at.
 //!
+//! Behind each write of a lease with [replicas](crate::replicas) comes `WAIT n ms`, or `WAITAOF 1 n ms`.
+//!
 //! A user that may not read gets the forms without `GET`: then nobody can say who holds a name, and a hold
 //! that was replaced looks like one that is gone.
 //!
@@ -21,6 +23,7 @@
 //! it the replies. [`mux`](crate::mux) does the same on a connection that it reads and writes by itself.
 
 mod call;
+mod confirm;
 mod fair;
 mod info;
 mod mint;
@@ -150,6 +153,8 @@ pub struct Partial {
     gone: bool,
     /// What the first reply led to, while the second is awaited.
     step: Option<Step>,
+    /// What the read behind a write said, while its confirmation is awaited.
+    watched: Option<Watched>,
 }
 
 /// What the replies to an operation's own commands lead to.
@@ -484,7 +489,7 @@ impl Dialect {
 }
 
 /// What the read that follows a write says.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Watched {
     /// Changes from here on are told.
     is_told: bool,

@@ -473,6 +473,7 @@ impl Play {
             options: Options {
                 fence: want.fenced.then_some(0),
                 fair: want.fair,
+                replicas: None,
             },
             since_ms: 0,
         };

@@ -133,6 +133,10 @@ impl Lease {
                 self.last_failure = Some(failure);
                 self.clear_ambiguous |= maybe_executed && kind == OpKind::Clear;
                 let writes = matches!(kind, OpKind::Acquire { .. } | OpKind::Adopt { .. });
+                if let (OpKind::Adopt { old, .. }, true) = (kind, failure.was_written()) {
+                    // It was replaced; what took its place is remembered instead.
+                    self.leftovers.remove(old);
+                }
                 // An attempt that may have been written, or a grant that could not be confirmed.
                 if self.state == State::Confirming || (maybe_executed && writes) {
                     let too_many = self.leftovers.is_full();

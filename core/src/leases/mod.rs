@@ -51,6 +51,7 @@ use crate::error::{ConfigError, Failure};
 use crate::fence::MAX_FENCE;
 use crate::lease::{Lease, OpKind, Outcome, Seq, State, Vanished};
 use crate::names::{Mark, Names, Value, escape_text, forced_by};
+use crate::replicas::Replicas;
 use crate::rng::Rng;
 use crate::time::{Deadline, Tick, micros};
 use heap::Heap;
@@ -111,6 +112,8 @@ pub struct Options {
     pub fence: Option<u64>,
     /// Whether it is first come, first served, and for how long at least who waits is taken for alive without a word of it.
     pub fair: Option<Duration>,
+    /// Whether [replicas](crate::replicas) have to confirm every write.
+    pub replicas: Option<Replicas>,
 }
 
 /// An operation to carry out.
@@ -126,6 +129,8 @@ pub struct Op {
     pub fenced: bool,
     /// Whether the lock is fair: [`TAKE`](crate::plan::TAKE) and [`PASS`](crate::plan::PASS) say what that means.
     pub fair: bool,
+    /// The replicas that have to confirm it, if it is a write.
+    pub replicas: Option<Replicas>,
 }
 
 /// What was last seen of a name: only refusals and errors make one.
@@ -148,6 +153,7 @@ struct Slot {
     fenced: bool,
     /// When it was asked for.
     asked: Tick,
+    replicas: Option<Replicas>,
     link: Link,
     generation: u32,
     live: bool,
@@ -433,6 +439,7 @@ impl Leases {
                 kind: op.kind,
                 fenced: slot.fenced,
                 fair: slot.lease.is_fair(),
+                replicas: slot.replicas,
             });
         }
         None
@@ -454,7 +461,7 @@ impl Leases {
     /// Asks for a lock. After [`close`](Leases::close) the request fails at once, which is told as any other end.
     ///
     /// # Errors
-    /// [`ConfigError::Name`], [`ConfigError::Floor`], [`ConfigError::WaiterLease`]: nothing was begun.
+    /// [`ConfigError::Name`], [`ConfigError::Floor`], [`ConfigError::WaiterLease`], [`ConfigError::Replicas`]: nothing was begun.
     pub fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError> {
         let now = self.clock(now);
         if let Some(floor @ MAX_FENCE..) = request.options.fence {
@@ -464,6 +471,9 @@ impl Leases {
             if !(MIN_WAITER_LEASE..=MAX_LEASE).contains(&waiter_lease) {
                 return Err(ConfigError::WaiterLease(waiter_lease));
             }
+        }
+        if let Some(replicas) = request.options.replicas {
+            replicas.check(request.terms.lease())?;
         }
         let seed = self.rng.next_u64();
         let lease = Lease::new(now, request.terms, request.wait, self.patience, seed)
@@ -727,6 +737,7 @@ impl Leases {
                     fence: 0,
                     fenced: false,
                     asked: Tick::ZERO,
+                    replicas: None,
                     link: Link::default(),
                     generation: 0,
                     live: false,
@@ -749,6 +760,7 @@ impl Leases {
         slot.fence = request.options.fence.unwrap_or(0);
         slot.fenced = request.options.fence.is_some();
         slot.asked = self.now;
+        slot.replicas = request.options.replicas;
         slot.generation = slot.generation.wrapping_add(1);
         slot.live = true;
         slot.wants = false;

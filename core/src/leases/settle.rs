@@ -46,6 +46,7 @@ impl Leases {
                     kind: op.kind,
                     fenced: slot.fenced,
                     fair: slot.lease.is_fair(),
+                    replicas: slot.replicas,
                 });
             }
             self.missed |= slot.lease.take_missed();
@@ -93,7 +94,9 @@ impl Leases {
         let fault = |failure| Fault {
             failure,
             text: match failure {
-                Failure::Server(_) | Failure::Link(_) => note.and_then(|note| note.text.clone()),
+                Failure::Server(_) | Failure::Link(_) | Failure::Replicas(_) => {
+                    note.and_then(|note| note.text.clone())
+                }
                 _ => None,
             },
         };

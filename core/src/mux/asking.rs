@@ -73,7 +73,8 @@ impl Mux {
             return false;
         };
         let probe = Probe::new(&self.dialect, id);
-        let (asks, limit) = (&self.asks, self.config.reply_limit);
+        let held_up = self.waits.until_answered(None, self.conn.unanswered());
+        let (asks, limit) = (&self.asks, self.config.reply_limit + held_up);
         let replies = probe.replies(asks);
         if self.conn.is_ready() && replies > 0 {
             self.conn.submit(Tag::Ask(probe), replies, limit, |out| {

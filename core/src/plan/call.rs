@@ -1,10 +1,13 @@
 //! One operation on its way: its commands, the replies to it, or that none will come.
 
-use super::{Dialect, Form, Partial, ReplyTo, Step, Verdict, Watched, commands, expected, replies};
+use super::{
+    Dialect, Form, Partial, ReplyTo, Step, Verdict, Watched, commands, confirm, expected, replies,
+};
 use crate::conn::Reply;
 use crate::error::Failure;
 use crate::lease::{OpKind, Outcome, Vanished};
 use crate::leases::{Leases, Op};
+use crate::replicas::Replicas;
 use crate::resp::Arg;
 use crate::time::Tick;
 
@@ -54,6 +57,8 @@ pub struct Call {
     pub form: Form,
     /// Whether a read of the key follows, so that the server tells when it changes.
     pub watch: bool,
+    /// Whether the server is asked behind it how many replicas have confirmed it.
+    pub wait: Option<Replicas>,
 }
 
 impl Call {
@@ -73,17 +78,31 @@ impl Call {
     pub fn replies(self, leases: &Leases) -> u8 {
         match replies(self.form, leases, self.op.id) {
             0 => 0,
-            own => own + u8::from(self.watch),
+            own => own + self.behind(),
         }
+    }
+
+    /// How many of the replies come after those to the operation itself.
+    pub fn behind(self) -> u8 {
+        u8::from(self.watch) + u8::from(self.wait.is_some())
     }
 
     /// Gives the arguments of each command to `each`, in the order in which they are to be sent: for
     /// [`encode`](crate::resp::encode), or for the command type of another client.
     pub fn commands(self, leases: &Leases, mut each: impl FnMut(&[Arg<'_>])) {
-        let Call { op, form, watch } = self;
+        let Call {
+            op,
+            form,
+            watch,
+            wait,
+        } = self;
         commands(form, leases, op.id, op.kind, &mut each);
         if watch {
             each(&["GET".into(), Arg::Bytes(leases.key(op.id))]);
+        }
+        // Last: it holds up whatever comes after it on its connection.
+        if let Some(replicas) = wait {
+            confirm::command(replicas, each);
         }
     }
 
@@ -123,13 +142,17 @@ impl Call {
         maybe_executed: bool,
         failure: Failure,
     ) {
-        let Call { op, form, .. } = self;
+        let Call { op, form, wait, .. } = self;
         let refused = |own| Outcome::Refused {
             own,
             remaining: None,
             watched: false,
         };
-        let answered = core::mem::take(partial).step;
+        let answered = match core::mem::take(partial).step {
+            // It was made, and nobody will say whether replicas have it: that is no grant.
+            Some(Step::Done(Outcome::Granted { .. })) if wait.is_some() => None,
+            answered => answered,
+        };
         let outcome = match (answered, form) {
             // It was answered; only the read behind it was not.
             (Some(Step::Done(outcome)), _) => outcome,
@@ -166,7 +189,13 @@ impl Call {
         };
         // A write ends the watch of its key, and a refused one does not begin it.
         let watch = writes && dialect.is_watching();
-        Call { op, form, watch }
+        let wait = op.replicas.filter(|_| writes);
+        Call {
+            op,
+            form,
+            watch,
+            wait,
+        }
     }
 
     /// Takes a reply apart. Gives the form in which the operation is to be put next.
@@ -178,19 +207,35 @@ impl Call {
         dialect: &mut Dialect,
         partial: &mut Partial,
     ) -> Option<Form> {
-        let Call { op, form, watch } = self;
-        // The second reply belongs to the read that follows.
+        let Call { op, form, .. } = self;
+        // What was asked for is answered; this reply belongs to the read that follows, or to the confirmation.
         if let Some(step) = partial.step.take() {
-            let attempt = leases.lease(op.id)?.attempt();
-            let value = leases.value(op.id, attempt)?;
-            let mut watched = dialect.judge_watch(&reply.value, value.as_bytes());
-            if let Step::Done(Outcome::Refused { .. }) = step {
-                // It may have been freed, or passed on, before the server began to tell.
-                let shown = reply.value.as_bytes();
-                let own = shown.is_some_and(|shown| leases.is_own(op.id, shown));
-                watched.is_doubtful &= own || reply.value.is_null();
+            if self.watch && reply.more == u8::from(self.wait.is_some()) {
+                let attempt = leases.lease(op.id)?.attempt();
+                let value = leases.value(op.id, attempt)?;
+                let mut watched = dialect.judge_watch(&reply.value, value.as_bytes());
+                if let Step::Done(Outcome::Refused { .. }) = step {
+                    // It may have been freed, or passed on, before the server began to tell.
+                    let shown = reply.value.as_bytes();
+                    let own = shown.is_some_and(|shown| leases.is_own(op.id, shown));
+                    watched.is_doubtful &= own || reply.value.is_null();
+                }
+                partial.watched = Some(watched);
             }
-            return self.obey(now, leases, dialect, partial, step, Some(watched));
+            if reply.more > 0 {
+                partial.step = Some(step);
+                return None;
+            }
+            let step = match (self.wait, step) {
+                // Of a write that was not made its answer says nothing, whatever it is.
+                (Some(replicas), Step::Done(Outcome::Granted { .. })) => {
+                    leases.note_text(op.id, reply.value.error().unwrap_or_default());
+                    confirm::judge(replicas, &reply.value).map_or(step, Step::Done)
+                }
+                _ => step,
+            };
+            let watched = partial.watched.take();
+            return self.obey(now, leases, dialect, partial, step, watched);
         }
         if let Some(text) = reply.value.error() {
             leases.note_text(op.id, text);
@@ -208,7 +253,7 @@ impl Call {
             value: reply.value,
             expected: expected.as_ref().map_or(&[], |value| value.as_bytes()),
             handed_out: reply.handed_out,
-            more: reply.more - u8::from(watch),
+            more: reply.more.saturating_sub(self.behind()),
         };
         let step = match dialect.judge(form, op.kind, &to, partial) {
             Verdict::More => return None,

@@ -7,6 +7,7 @@ mod endings;
 mod fencing;
 mod outages;
 mod random;
+mod replicas;
 mod rules;
 mod server;
 mod waiting;

@@ -51,6 +51,13 @@ pub(super) struct Server {
     pub(super) persistence: &'static str,
     /// This key vanishes right after the next command of this verb.
     pub(super) vanishes_after: Option<(&'static str, &'static str)>,
+    /// How many replicas keep up, which of them have it on disk, and what is answered instead.
+    pub(super) replicas: u8,
+    pub(super) wait_refused: Option<&'static str>,
+    /// The connection has made a write: before that a server confirms whatever it is asked, and at once.
+    pub(super) wrote: bool,
+    /// For so long, in microseconds, the server does nothing more on this connection, and then answers.
+    pub(super) blocks: u64,
     /// Every command that was executed, its arguments joined by blanks.
     pub(super) log: Vec<(u64, String)>,
 }
@@ -81,6 +88,10 @@ impl Server {
             memory: "maxmemory:0\r\nmaxmemory_policy:noeviction\r\n",
             persistence: "aof_enabled:1\r\n",
             vanishes_after: None,
+            replicas: 0,
+            wait_refused: None,
+            wrote: false,
+            blocks: 0,
             log: Vec::new(),
         }
     }
@@ -227,11 +238,14 @@ impl Server {
         if words[0] == "HELLO" {
             // A connection begins.
             self.watches = false;
+            self.wrote = false;
             self.watched.clear();
             self.pushes.clear();
         }
         let arg = |at: usize| args.get(at).cloned().unwrap_or_default();
+        self.wrote |= matches!(words[0], "SET" | "EVAL" | "EVALSHA" | "DELEX" | "DELIFEQ");
         match words[0] {
+            "WAIT" | "WAITAOF" => self.wait(&words),
             "CLIENT" => match self.refuses_to_watch {
                 None => {
                     self.watches = true;
@@ -304,6 +318,25 @@ impl Server {
                 self.script_fails.take().map_or(reply, error_reply)
             }
             other => error_reply(&format!("ERR unknown command '{other}'")),
+        }
+    }
+
+    fn wait(&mut self, words: &[&str]) -> Vec<u8> {
+        if let Some(error) = self.wait_refused {
+            return error_reply(error);
+        }
+        let number = |at: usize| words[at].parse::<u64>().expect("a number");
+        let (wanted, ms) = (number(words.len() - 2), number(words.len() - 1));
+        if self.wrote && u64::from(self.replicas) < wanted {
+            self.blocks = ms * 1000;
+        }
+        let confirmed = match self.wrote {
+            true => i64::from(self.replicas),
+            false => 9,
+        };
+        match words[0] {
+            "WAIT" => int(confirmed),
+            _ => format!("*2\r\n:1\r\n:{confirmed}\r\n").into_bytes(),
         }
     }
 

@@ -47,8 +47,49 @@ struct Wire {
     to_server: VecDeque<(Tick, Vec<u8>)>,
     to_client: VecDeque<(Tick, Vec<u8>)>,
     arrived: Vec<u8>,
+    /// Until then the server waits, and does nothing more on this connection.
+    blocked: Option<Tick>,
     /// Nothing passes any more: an outage swallowed some of it.
     broken: bool,
+}
+
+/// How a server answers on a connection.
+struct Answers {
+    latency: Duration,
+    mute: bool,
+    one_by_one: bool,
+}
+
+impl Answers {
+    /// To whatever has arrived, until the server waits for something.
+    fn give(&self, wire: &mut Wire, server: &mut Server, tick: Tick) {
+        let mut replies = Vec::new();
+        while let Some(args) = take_command(&mut wire.arrived) {
+            let reply = server.serve(tick.as_micros(), &args);
+            let blocks = core::mem::take(&mut server.blocks);
+            if blocks > 0 {
+                // What it has answered before is on its way.
+                self.send(wire, tick, core::mem::take(&mut replies));
+                let until = tick + Duration::from_micros(blocks);
+                wire.blocked = Some(until);
+                self.send(wire, until, reply);
+                return;
+            }
+            if !self.mute || args[0] == b"HELLO" {
+                replies.extend(reply);
+            }
+            if self.one_by_one {
+                self.send(wire, tick, core::mem::take(&mut replies));
+            }
+        }
+        self.send(wire, tick, replies);
+    }
+
+    fn send(&self, wire: &mut Wire, tick: Tick, reply: Vec<u8>) {
+        if !reply.is_empty() {
+            wire.to_client.push_back((tick + self.latency, reply));
+        }
+    }
 }
 
 pub(super) struct World {
@@ -126,7 +167,7 @@ impl World {
     }
 
     pub(super) fn acquire(&mut self, name: &str, terms: Terms, wait: Wait) -> LeaseId {
-        self.acquire_above(None, name, terms, wait)
+        self.acquire_with(Options::default(), name, terms, wait)
     }
 
     /// With a fence above this, if any.
@@ -137,16 +178,27 @@ impl World {
         terms: Terms,
         wait: Wait,
     ) -> LeaseId {
+        let options = Options {
+            fence,
+            ..Options::default()
+        };
+        self.acquire_with(options, name, terms, wait)
+    }
+
+    pub(super) fn acquire_with(
+        &mut self,
+        options: Options,
+        name: &str,
+        terms: Terms,
+        wait: Wait,
+    ) -> LeaseId {
         self.secrets += 1;
         let request = Request {
             name: name.as_bytes(),
             terms,
             wait,
             secret: [self.secrets; 16],
-            options: Options {
-                fence,
-                ..Options::default()
-            },
+            options,
             since_ms: 7,
         };
         let id = self.mux.acquire(self.now, &request).expect("a good name");
@@ -287,6 +339,7 @@ impl World {
             self.dialling.map(|(tick, _)| tick),
             self.late.front().map(|(tick, _)| *tick),
             wire.and_then(|wire| wire.to_server.front().map(|(tick, _)| *tick)),
+            wire.and_then(|wire| wire.blocked),
             wire.and_then(|wire| wire.to_client.front().map(|(tick, _)| *tick)),
         ]
         .into_iter()
@@ -306,9 +359,17 @@ impl World {
                 self.server.execute(tick.as_micros(), &args);
             }
         }
-        let (now, latency, black_hole, mute) = (self.now, self.latency, self.black_hole, self.mute);
-        let one_by_one = self.one_by_one;
+        let (now, black_hole) = (self.now, self.black_hole);
         let Some(wire) = &mut self.wire else { return };
+        let answers = Answers {
+            latency: self.latency,
+            mute: self.mute,
+            one_by_one: self.one_by_one,
+        };
+        let (latency, mute) = (answers.latency, answers.mute);
+        if let Some(until) = wire.blocked.take_if(|until| *until <= now) {
+            answers.give(wire, &mut self.server, until);
+        }
         while wire.to_server.front().is_some_and(|(tick, _)| *tick <= now) {
             let Some((tick, bytes)) = wire.to_server.pop_front() else {
                 break;
@@ -318,19 +379,8 @@ impl World {
                 continue;
             }
             wire.arrived.extend(bytes);
-            let mut replies = Vec::new();
-            while let Some(args) = take_command(&mut wire.arrived) {
-                let reply = self.server.serve(tick.as_micros(), &args);
-                if !mute || args[0] == b"HELLO" {
-                    replies.extend(reply);
-                }
-                if one_by_one && !replies.is_empty() {
-                    let reply = core::mem::take(&mut replies);
-                    wire.to_client.push_back((tick + latency, reply));
-                }
-            }
-            if !replies.is_empty() {
-                wire.to_client.push_back((tick + latency, replies));
+            if wire.blocked.is_none() {
+                answers.give(wire, &mut self.server, tick);
             }
         }
         self.server.expire(now.as_micros());
