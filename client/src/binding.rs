@@ -37,6 +37,15 @@ pub trait Binding: Send + Sync + 'static {
         self.now()
     }
 
+    /// The binding for another connection of the same client, where it is not this one: if each has only one connection and
+    /// one timer. The same driver polls both.
+    fn beside(&self) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
     /// Fills `bytes` with what nobody can guess.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ use std::fmt;
 
 use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError};
 use tenure_core::leases::{Fault, Holder};
+use tenure_core::replicas::ReplicasFault;
 
 use crate::lock::Lost;
 
@@ -111,6 +112,8 @@ impl Error {
                 Error::Misconfigured(reason)
             }
             Failure::MaybeDone => Error::MaybeDone(reason),
+            Failure::Replicas(ReplicasFault::NotPermitted) => Error::Denied(reason),
+            Failure::Replicas(_) => Error::Misconfigured(reason),
             Failure::Server(error) | Failure::Link(LinkFault::Handshake(error)) => match error {
                 ServerError::WrongPass
                 | ServerError::NoAuth

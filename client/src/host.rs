@@ -4,9 +4,12 @@
 //! change, and carries out at once what can be carried out without waiting. Wakers and the observer
 //! are called after the lock is given back.
 
+mod beside;
 mod driver;
+mod handle;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 
@@ -23,13 +26,14 @@ use crate::error::Error;
 use crate::hold::{Hold, Told};
 use crate::locks::Locks;
 use crate::observer::Observer;
-use crate::options::LockOptions;
 use crate::pump::{Borrowed, Pump, Pumped, Reading, Room};
-use crate::store::{End, Store};
+use crate::store::End;
 use crate::untold::Untold;
 use crate::waiters::{For, Waiters};
 
+use beside::Beside;
 pub use driver::Driver;
+use handle::Handle;
 
 /// What a host keeps under its lock: leases and whatever carries their operations out.
 pub(crate) trait Machine: Send + 'static {
@@ -83,12 +87,51 @@ pub(crate) fn open<M: Machine, B: Binding>(
     machine: impl FnOnce(u64) -> Result<M, Error>,
 ) -> Result<(Locks, Driver), Error> {
     let defaults = config.defaults()?;
-    let mut seed = [0; 8];
-    fill(&*binding, &mut seed)?;
-    let shared = Arc::new(Shared {
+    let machine = machine(seed(&*binding)?)?;
+    let shared = share(binding, config, machine);
+    let handle = Handle {
+        shared: Arc::clone(&shared),
+        beside: None,
+    };
+    let locks = Locks::new(Arc::new(handle)).with_defaults(defaults);
+    let pump = Pump::new(Arc::<Shared<M, B>>::clone(&shared));
+    Ok((locks, Driver::new(shared, pump)))
+}
+
+/// As [`open`], with another machine beside it for the locks that replicas have to confirm.
+pub(crate) fn open_two<M: Machine, B: Binding>(
+    [binding, other]: [Arc<B>; 2],
+    config: &Config,
+    [machine, beside]: [&dyn Fn(u64) -> Result<M, Error>; 2],
+) -> Result<(Locks, Driver), Error> {
+    let defaults = config.defaults()?;
+    let seed = seed(&*binding)?;
+    let shared = share(binding, config, machine(seed)?);
+    let other = share(other, config, beside(!seed)?);
+    let used = Arc::new(AtomicBool::new(false));
+    let store = Arc::new(Handle {
+        shared: Arc::clone(&other),
+        beside: None,
+    });
+    let handle = Handle {
+        shared: Arc::clone(&shared),
+        beside: Some(Beside::new(store, &used)),
+    };
+    let locks = Locks::new(Arc::new(handle)).with_defaults(defaults);
+    let pump: Arc<dyn Pumped> = Arc::<Shared<M, B>>::clone(&shared);
+    let pump = Pump::new(Arc::new(beside::PumpBeside { pump, used }));
+    Ok((locks, Driver::new(shared, pump).with_beside(other)))
+}
+
+fn share<M: Machine, B: Binding>(
+    binding: Arc<B>,
+    config: &Config,
+    machine: M,
+) -> Arc<Shared<M, B>> {
+    Arc::new(Shared {
         observer: config.observer(),
         state: Mutex::new(State {
-            machine: machine(u64::from_le_bytes(seed))?,
+            machine,
             holds: Vec::new(),
             asks: BTreeMap::new(),
             over: Vec::new(),
@@ -104,10 +147,13 @@ pub(crate) fn open<M: Machine, B: Binding>(
             telling: false,
         }),
         binding,
-    });
-    let locks = Locks::new(Arc::new(Handle(Arc::clone(&shared)))).with_defaults(defaults);
-    let pump = Pump::new(Arc::<Shared<M, B>>::clone(&shared));
-    Ok((locks, Driver::new(shared, pump)))
+    })
+}
+
+fn seed<B: Binding>(binding: &B) -> Result<u64, Error> {
+    let mut seed = [0; 8];
+    fill(binding, &mut seed)?;
+    Ok(u64::from_le_bytes(seed))
 }
 
 fn fill<B: Binding>(binding: &B, bytes: &mut [u8]) -> Result<(), Error> {
@@ -380,209 +426,5 @@ impl<M: Machine, B: Binding> Pumped for Shared<M, B> {
         };
         let awaits_change = state.machine.leases().awaits_change();
         state.reading.look_away(in_flight, awaits_change)
-    }
-}
-
-/// The store that callers hold. When the last of them is gone, the driver ends.
-struct Handle<M: Machine, B: Binding>(Arc<Shared<M, B>>);
-
-impl<M: Machine, B: Binding> Handle<M, B> {
-    /// The lock of a copy may never be given back, and its socket is not its own: nothing is touched.
-    fn is_copy(&self) -> bool {
-        self.0.binding.forked_from().is_some()
-    }
-}
-
-impl<M: Machine, B: Binding> Drop for Handle<M, B> {
-    fn drop(&mut self) {
-        if self.is_copy() {
-            return;
-        }
-        // No handle, no guard, no future is left: only clean-ups can be.
-        self.0.change(|state, now, _| state.close(now));
-    }
-}
-
-impl<M: Machine, B: Binding> Store for Handle<M, B> {
-    fn refusal(&self) -> Option<Error> {
-        let process = self.0.binding.forked_from()?;
-        Some(Error::Forked { process })
-    }
-
-    fn acquire(&self, options: &LockOptions, hold: &Arc<Hold>) {
-        if let Some(error) = self.refusal() {
-            return hold.fail(error);
-        }
-        let terms = match options.lease.build() {
-            Ok(terms) => terms,
-            Err(error) => return hold.fail(error.into()),
-        };
-        let mut secret = [0; 16];
-        if let Err(error) = fill(&*self.0.binding, &mut secret) {
-            return hold.fail(error);
-        }
-        let request = Request {
-            name: hold.name(),
-            terms,
-            options: options.options,
-            wait: options.wait,
-            secret,
-            since_ms: self.0.binding.unix_ms(),
-        };
-        let refused = self.0.change(|state, now, _| {
-            if state.closed || state.gone {
-                return Some(Error::Closed);
-            }
-            match state.machine.acquire(now, &request) {
-                Ok(id) => {
-                    state.adopt(id, hold);
-                    None
-                }
-                Err(error) => Some(error.into()),
-            }
-        });
-        if let Some(error) = refused {
-            hold.fail(error);
-        }
-    }
-
-    fn end(&self, hold: &Arc<Hold>, how: End) -> Result<(), Error> {
-        if let Some(error) = self.refusal() {
-            return Err(error);
-        }
-        let Some(id) = hold.id() else { return Ok(()) };
-        let observed = self.0.observer.is_some();
-        self.0.change(|state, now, wakers| {
-            // Told of a loss already: the guard goes, which is when the clean-up may be sent.
-            let how = match hold.lost() {
-                Some(_) if how == End::Release => End::Drop,
-                _ => how,
-            };
-            let waited = hold.waiting(now);
-            let held = hold.let_go(now, wakers);
-            if how == End::Drop && observed {
-                let cancelled = waited.map(|waited| Untold::Cancelled(Arc::clone(hold), waited));
-                let dropped = held.map(|held| Untold::Dropped(Arc::clone(hold), held));
-                state.untold.extend(cancelled.or(dropped));
-            }
-            state.machine.end(now, id, how);
-            // Whoever was told of the loss, or has left, is told nothing more.
-            if (how == End::Drop || hold.lost().is_some())
-                && let Some(slot) = state.holds.get_mut(id.index())
-            {
-                slot.take_if(|other| Arc::ptr_eq(other, hold));
-            }
-            if state.gone {
-                state.end_releases(now, observed, wakers);
-            }
-        });
-        Ok(())
-    }
-
-    fn renew(&self, hold: &Arc<Hold>) {
-        if self.is_copy() {
-            return;
-        }
-        let Some(id) = hold.id() else { return };
-        self.0
-            .change(|state, now, _| state.machine.renew_now(now, id));
-    }
-
-    fn ask(&self, question: &Question<'_>, asked: &Arc<Asked>) {
-        let refused = self.refusal().or_else(|| {
-            self.0.change(|state, now, _| {
-                if state.closed || state.gone {
-                    return Some(Error::Closed);
-                }
-                match state.machine.ask(now, question) {
-                    Ok(id) => {
-                        asked.set_id(id);
-                        state.asks.insert(id, Arc::clone(asked));
-                        None
-                    }
-                    Err(error) => Some(error.into()),
-                }
-            })
-        });
-        if let Some(error) = refused {
-            let mut wakers = Vec::new();
-            asked.tell(Err(error), &mut wakers);
-            wakers.into_iter().for_each(Waker::wake);
-        }
-    }
-
-    fn forget(&self, asked: &Asked) {
-        if self.is_copy() {
-            return;
-        }
-        let Some(id) = asked.id() else { return };
-        self.0.change(|state, _, _| {
-            if state.asks.remove(&id).is_some() {
-                state.machine.forget(id);
-            }
-        });
-    }
-
-    fn now(&self) -> Tick {
-        match self.is_copy() {
-            true => Tick::MAX,
-            false => self.0.binding.now(),
-        }
-    }
-
-    fn now_for_sending(&self) -> Tick {
-        self.0.binding.now_for_sending()
-    }
-
-    fn poll_ready(
-        &self,
-        watcher: &mut Option<u32>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Error>> {
-        if let Some(error) = self.refusal() {
-            return Poll::Ready(Err(error));
-        }
-        let _old;
-        let mut state = self.0.lock();
-        match &state.ready {
-            _ if state.gone || state.closed => Poll::Ready(Err(Error::Closed)),
-            Some(ready) => Poll::Ready(ready.clone()),
-            None => {
-                _old = state.waiting.watch(watcher, For::End, cx);
-                Poll::Pending
-            }
-        }
-    }
-
-    fn close(&self) {
-        if self.is_copy() {
-            return;
-        }
-        self.0.change(|state, now, wakers| {
-            state.close(now);
-            // Those who wait to be ready never will be.
-            state.waiting.take(For::End, wakers);
-        });
-    }
-
-    fn poll_closed(&self, watcher: &mut Option<u32>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.is_copy() {
-            return Poll::Ready(());
-        }
-        let _old;
-        let mut state = self.0.lock();
-        if state.gone || state.is_over() {
-            return Poll::Ready(());
-        }
-        _old = state.waiting.watch(watcher, For::End, cx);
-        Poll::Pending
-    }
-
-    fn unwatch(&self, watcher: Option<u32>) {
-        if watcher.is_none() || self.is_copy() {
-            return;
-        }
-        let waker = self.0.lock().waiting.remove(watcher);
-        drop(waker);
     }
 }

@@ -69,6 +69,7 @@ pub use tenure_core::lease::Cause;
 pub use tenure_core::leases::Holder;
 pub use tenure_core::mux::Unwatched;
 pub use tenure_core::plan::Risk;
+pub use tenure_core::replicas::{Confirmed, Replicas, ReplicasFault};
 pub use tenure_core::resp::ProtocolError;
 pub use tenure_core::time::Tick;
 #[cfg(feature = "tls")]

@@ -216,10 +216,10 @@ pub struct Request {
 }
 
 macro_rules! option {
-    ($($name:ident($($arg:ident: $kind:ty)?);)*) => { $(
+    ($($name:ident($($arg:ident: $kind:ty),*);)*) => { $(
         #[doc = concat!("As [`LockOptions::", stringify!($name), "`].")]
-        pub fn $name(mut self, $($arg: $kind)?) -> Request {
-            self.options = self.options.$name($($arg)?);
+        pub fn $name(mut self, $($arg: $kind),*) -> Request {
+            self.options = self.options.$name($($arg),*);
             self
         }
     )* };
@@ -239,6 +239,8 @@ impl Request {
         fence_from(floor: u64);
         fair();
         waiter_lease(lease: Duration);
+        replicas(count: u8, within: Duration);
+        on_disk();
     }
 
     /// These options instead of the defaults.
@@ -358,6 +360,10 @@ impl Asking {
             options,
         }) = self.request.take()
         {
+            let store = match options.options.replicas {
+                Some(_) => store.replicated().unwrap_or(store),
+                None => store,
+            };
             let hold = Arc::new(Hold::new(name, store.now_for_sending()));
             store.acquire(&options, &hold);
             self.asked = Some((hold, store));

@@ -261,6 +261,9 @@ impl Machine for Memory {
     }
 
     fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError> {
+        if request.options.replicas.is_some() {
+            return Err(ConfigError::NoReplicas);
+        }
         let unix_us = request.since_ms.saturating_mul(1_000);
         self.epoch_us
             .get_or_insert(unix_us.saturating_sub(now.as_micros()));

@@ -16,7 +16,7 @@ use crate::lock::Lost;
 /// Called after the change, with no lock held. Events of one lock come in order, so one thread tells at a time: the
 /// event of a call may be told by another thread, after the call has returned. It may call
 /// [`Locks`](crate::Locks) but should not keep one, which would keep the client alive; it must not block. A
-/// panic in it is caught.
+/// panic in it is caught. A client with [replicas](crate::LockOptions::replicas) has two connections, and tells of both alike.
 ///
 /// ```
 /// # use tenure_client as tenure;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tenure_core::config::{LeaseConfig, WAITER_LEASE, Wait};
 use tenure_core::leases::Options;
+use tenure_core::replicas::Replicas;
 
 /// All the options of a request, to be kept and used many times.
 ///
@@ -39,6 +40,7 @@ impl LockOptions {
             options: Options {
                 fence: None,
                 fair: None,
+                replicas: None,
             },
         }
     }
@@ -173,6 +175,67 @@ impl LockOptions {
     pub const fn waiter_lease(mut self, lease: Duration) -> LockOptions {
         self.options.fair = Some(lease);
         self
+    }
+
+    /// Counts as held only what at least `count` replicas, 1 to 15, have confirmed: behind the grant and each renewal the server waits
+    /// for them, up to `within`, which is less than a quarter of the lease. Without them nothing is granted
+    /// ([`Error::Unavailable`](crate::Error::Unavailable)), and a hold is lost when it is given up.
+    ///
+    /// With `count` = all replicas that can be promoted, no failover to one of them gives the name to somebody else while it
+    /// is held. `docs/replicas.md` says what is promised and what is not. These locks have a connection of their own, made
+    /// for the first of them, since a server that waits for replicas serves nothing else there.
+    ///
+    /// ```no_run
+    /// # use tenure_client as tenure;
+    /// # use std::time::Duration;
+    /// # async fn example(locks: tenure::Locks) -> Result<(), tenure::Error> {
+    /// let lock = locks.lock("ledger").replicas(2, Duration::from_millis(500)).acquire().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn replicas(mut self, count: u8, within: Duration) -> LockOptions {
+        let ms = within.as_nanos().div_ceil(1_000_000);
+        self.options.replicas = Some(Replicas {
+            count,
+            within_ms: if ms > u32::MAX as u128 {
+                u32::MAX
+            } else {
+                ms as u32
+            },
+            on_disk: self.is_on_disk(),
+        });
+        self
+    }
+
+    /// With [`replicas`](LockOptions::replicas): counts only what is on disk, on the server as well as on the replicas. Takes
+    /// `WAITAOF`, so Redis 7.2 or Valkey, and an append-only file on each. Allow more than a second: a replica says only once a
+    /// second what it has on disk.
+    ///
+    /// ```no_run
+    /// # use tenure_client as tenure;
+    /// # use std::time::Duration;
+    /// # async fn example(locks: tenure::Locks) -> Result<(), tenure::Error> {
+    /// let within = Duration::from_secs(3);
+    /// let lock = locks.lock("ledger").replicas(1, within).on_disk().acquire().await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn on_disk(mut self) -> LockOptions {
+        // Without replicas it is refused: none is as good as not asked for.
+        let (count, within_ms) = match self.options.replicas {
+            Some(replicas) => (replicas.count, replicas.within_ms),
+            None => (0, 0),
+        };
+        self.options.replicas = Some(Replicas {
+            count,
+            within_ms,
+            on_disk: true,
+        });
+        self
+    }
+
+    const fn is_on_disk(&self) -> bool {
+        matches!(self.options.replicas, Some(replicas) if replicas.on_disk)
     }
 
     /// One fixed lease, not renewed. The loss is told a margin before the end of validity.

@@ -1,4 +1,5 @@
-//! The store on Redis and Valkey: one connection, which callers write to and the driver reads from.
+//! The store on Redis and Valkey: one connection, which callers write to and the driver reads from. Another one beside it,
+//! made when it is needed, for the locks that replicas have to confirm.
 
 use std::future::Future;
 use std::io;
@@ -9,13 +10,13 @@ use std::task::{Context, Poll};
 use tenure_core::ask::{AskId, Question};
 use tenure_core::error::ConfigError;
 use tenure_core::leases::{LeaseId, Leases, Request};
-use tenure_core::mux::{Mux, Output};
+use tenure_core::mux::{Mux, MuxConfig, Output};
 use tenure_core::time::Tick;
 
 use crate::binding::{Binding, Endpoint, Stream};
 use crate::config::Config;
 use crate::error::{Error, is_of_tls};
-use crate::host::{Arrived, Driver, Machine, Signal, open};
+use crate::host::{Arrived, Driver, Machine, Signal, open_two};
 use crate::locks::Locks;
 use crate::store::End;
 
@@ -48,16 +49,26 @@ fn open_on<B: Binding>(
     config: &Config,
     endpoint: Endpoint,
 ) -> Result<(Locks, Driver), Error> {
+    let beside = binding.beside().map(Arc::new);
     let binding = Arc::new(binding);
-    open(Arc::clone(&binding), config, |seed| {
-        Ok(Redis {
-            mux: Mux::new(config.mux()?, seed),
-            endpoint,
-            binding,
-            transport: Transport::Closed,
-            blocked: false,
-        })
-    })
+    let beside = beside.unwrap_or_else(|| Arc::clone(&binding));
+    let machine = |mux: MuxConfig, binding: &Arc<B>, seed| Redis {
+        mux: Mux::new(mux, seed),
+        endpoint: endpoint.clone(),
+        binding: Arc::clone(binding),
+        transport: Transport::Closed,
+        blocked: false,
+    };
+    let plain = |seed| Ok(machine(config.mux()?, &binding, seed));
+    let replicated = |seed| {
+        let mut mux = config.mux()?;
+        mux.on_demand = true;
+        // What there is to say of the server is said already.
+        mux.check = false;
+        Ok(machine(mux, &beside, seed))
+    };
+    let bindings = [Arc::clone(&binding), Arc::clone(&beside)];
+    open_two(bindings, config, [&plain, &replicated])
 }
 
 /// The machine, and its transport.

@@ -22,6 +22,12 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// The store for locks that replicas have to confirm, if it is another one: it is asked in place of this one, and each of
+    /// its holds is its own from then on.
+    fn replicated(&self) -> Option<Arc<dyn Store>> {
+        None
+    }
+
     /// Asks for the lock that the hold names. What becomes of it is told to the hold.
     fn acquire(&self, options: &LockOptions, hold: &Arc<Hold>);
 

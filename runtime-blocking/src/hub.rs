@@ -6,7 +6,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -21,7 +21,8 @@ use crate::on_lost::Watch;
 use crate::socket::{BlockingStream, Socket};
 
 const WAKE: Token = Token(0);
-pub(crate) const SOCKET: Token = Token(1);
+const SOCKET: Token = Token(1);
+const BESIDE: Token = Token(2);
 
 /// While callers read by themselves the driver looks this often whether they still do. Only then may it see the end of an
 /// idle connection so late.
@@ -46,7 +47,10 @@ pub(crate) fn on_driver_thread() -> bool {
 /// What the driver's thread shares with its binding, and with callers.
 pub(crate) struct Hub {
     process: u32,
-    clock: Clock,
+    clock: Arc<Clock>,
+    /// The hub whose thread drives this one, too; and the one that this one's thread drives, too.
+    above: Option<Arc<Hub>>,
+    beside: Mutex<Weak<Hub>>,
     /// Goes with the thread, however long a handle is kept: it has files.
     ear: Mutex<Option<Ear>>,
     state: AtomicU8,
@@ -77,7 +81,9 @@ impl Hub {
         let poller = Poller::new()?;
         let hub = Hub {
             process: std::process::id(),
-            clock: Clock::new(),
+            clock: Arc::new(Clock::new()),
+            above: None,
+            beside: Mutex::new(Weak::new()),
             ear: Mutex::new(Some(Ear {
                 registry: poller.registry().try_clone()?,
                 alarm: mio::Waker::new(poller.registry(), WAKE)?,
@@ -93,6 +99,34 @@ impl Hub {
         Ok((Arc::new(hub), poller))
     }
 
+    /// A hub for another connection on the same thread.
+    fn another(self: &Arc<Hub>) -> Arc<Hub> {
+        let another = Arc::new(Hub {
+            process: self.process,
+            clock: Arc::clone(&self.clock),
+            above: Some(Arc::clone(self)),
+            beside: Mutex::new(Weak::new()),
+            ear: Mutex::new(None),
+            state: AtomicU8::new(RUNNING),
+            due: AtomicU64::new(NEVER),
+            rung: AtomicBool::new(false),
+            patience: AtomicU64::new(NEVER),
+            socket: Mutex::new(None),
+            resolving: Mutex::new(None),
+            fired: Mutex::new(None),
+        });
+        *lock(&self.beside) = Arc::downgrade(&another);
+        another
+    }
+
+    /// What the events of its socket are known by.
+    pub(crate) fn token(&self) -> Token {
+        match self.above {
+            None => SOCKET,
+            Some(_) => BESIDE,
+        }
+    }
+
     /// Whether this process was forked off from that of the client.
     fn is_copy(&self) -> bool {
         self.process != std::process::id()
@@ -106,7 +140,8 @@ impl Hub {
         &self,
         change: impl FnOnce(&Registry) -> io::Result<()>,
     ) -> io::Result<()> {
-        match &*lock(&self.ear) {
+        let thread = self.above.as_deref().unwrap_or(self);
+        match &*lock(&thread.ear) {
             Some(ear) => change(&ear.registry),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
@@ -114,6 +149,9 @@ impl Hub {
 
     /// The driver's future is to be polled.
     pub(crate) fn wake(&self) {
+        if let Some(above) = &self.above {
+            return Hub::wake(above);
+        }
         if self.state.swap(NOTIFIED, Ordering::AcqRel) == SLEEPING
             && let Some(ear) = &*lock(&self.ear)
         {
@@ -173,7 +211,12 @@ impl Hub {
     }
 
     /// The driver has slept.
-    fn ring(&self) {
+    fn ring(&self, events: &Events) {
+        if events.iter().any(|event| event.token() == self.token())
+            && let Some(socket) = &*lock(&self.socket)
+        {
+            socket.set_writable();
+        }
         if self.clock.now().as_micros() >= self.due.load(Ordering::Relaxed) {
             self.rung.store(true, Ordering::Relaxed);
         }
@@ -227,6 +270,8 @@ fn run(mut driver: Driver, hub: &Arc<Hub>, mut poller: Poller) {
     let mut cx = Context::from_waker(&waker);
     let mut events = Events::with_capacity(8);
     let pump = driver.pump();
+    // It lives as long as the driver, whose binding has it.
+    let beside = lock(&hub.beside).upgrade();
     loop {
         hub.state.store(RUNNING, Ordering::Release);
         let over = Pin::new(&mut driver).poll(&mut cx).is_ready();
@@ -243,7 +288,10 @@ fn run(mut driver: Driver, hub: &Arc<Hub>, mut poller: Poller) {
         if let Some(socket) = &*lock(&hub.socket) {
             socket.watch(!away, hub);
         }
-        let timeout = hub.timeout(away);
+        let mut timeout = hub.timeout(away);
+        if let Some(other) = beside.as_ref().and_then(|beside| beside.timeout(false)) {
+            timeout = Some(timeout.map_or(other, |timeout| timeout.min(other)));
+        }
         let asleep =
             hub.state
                 .compare_exchange(RUNNING, SLEEPING, Ordering::AcqRel, Ordering::Acquire);
@@ -255,11 +303,9 @@ fn run(mut driver: Driver, hub: &Arc<Hub>, mut poller: Poller) {
             events.clear();
             thread::sleep(Duration::from_millis(1));
         }
-        hub.ring();
-        if events.iter().any(|event| event.token() == SOCKET)
-            && let Some(socket) = &*lock(&hub.socket)
-        {
-            socket.set_writable();
+        hub.ring(&events);
+        if let Some(beside) = &beside {
+            beside.ring(&events);
         }
     }
     drop(driver);
@@ -294,6 +340,10 @@ impl Binding for BlockingBinding {
 
     fn now_for_sending(&self) -> Tick {
         self.0.clock.now_for_sending()
+    }
+
+    fn beside(&self) -> Option<BlockingBinding> {
+        Some(BlockingBinding(self.0.another()))
     }
 
     fn entropy(&self, bytes: &mut [u8]) -> io::Result<()> {
@@ -348,7 +398,7 @@ mod tests {
         assert_eq!(hub.timeout(false), None);
         Pin::new(&mut timer).set(hub.clock.now());
         assert_eq!(hub.timeout(false), Some(Duration::ZERO));
-        hub.ring();
+        hub.ring(&Events::with_capacity(1));
         assert_eq!(hub.timeout(false), None);
         // It has fired for whoever does ask.
         assert!(Pin::new(&mut timer).poll(&mut cx).is_ready());

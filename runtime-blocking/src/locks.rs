@@ -260,10 +260,10 @@ pub struct Request {
 }
 
 macro_rules! option {
-    ($($name:ident($($arg:ident: $kind:ty)?);)*) => { $(
+    ($($name:ident($($arg:ident: $kind:ty),*);)*) => { $(
         #[doc = concat!("As [`LockOptions::", stringify!($name), "`].")]
-        pub fn $name(mut self, $($arg: $kind)?) -> Request {
-            self.inner = self.inner.$name($($arg)?);
+        pub fn $name(mut self, $($arg: $kind),*) -> Request {
+            self.inner = self.inner.$name($($arg),*);
             self
         }
     )* };
@@ -283,6 +283,8 @@ impl Request {
         fence_from(floor: u64);
         fair();
         waiter_lease(lease: Duration);
+        replicas(count: u8, within: Duration);
+        on_disk();
     }
 
     /// These options instead of the defaults.

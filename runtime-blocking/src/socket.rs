@@ -16,7 +16,7 @@ use tenure_client::binding::Stream;
 
 #[cfg(unix)]
 use crate::bell::Bells;
-use crate::hub::{Hub, SOCKET};
+use crate::hub::Hub;
 
 /// A non-blocking socket. It is closed when the last of those who wait on it lets go, so that its number cannot become
 /// that of another file under a thread in poll(2). It has the bells for such threads, which go with it.
@@ -53,9 +53,9 @@ impl Socket {
 
     fn watched(mut kind: Kind, hub: &Hub) -> io::Result<Socket> {
         hub.in_poller(|registry| match &mut kind {
-            Kind::Tcp(stream) => registry.register(stream, SOCKET, INTEREST),
+            Kind::Tcp(stream) => registry.register(stream, hub.token(), INTEREST),
             #[cfg(unix)]
-            Kind::Unix(stream) => registry.register(stream, SOCKET, INTEREST),
+            Kind::Unix(stream) => registry.register(stream, hub.token(), INTEREST),
         })?;
         Ok(Socket {
             kind,
@@ -103,7 +103,7 @@ impl Socket {
             let fd = self.as_fd().as_raw_fd();
             // It fails for want of memory only. Then the driver sees what happens when its timer fires.
             let _ = hub.in_poller(|registry| match watched {
-                true => registry.register(&mut SourceFd(&fd), SOCKET, INTEREST),
+                true => registry.register(&mut SourceFd(&fd), hub.token(), INTEREST),
                 false => registry.deregister(&mut SourceFd(&fd)),
             });
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tenure_core::time::Tick;
 
-use super::{Arrived, Machine, Shared, State};
+use super::{Arrived, Machine, Shared, State, beside};
 use crate::binding::{Binding, Timer};
 use crate::pump::{Pump, Room};
 use crate::waiters::{self, For};
@@ -27,17 +27,25 @@ const ROUNDS: usize = 32;
 #[must_use = "nothing is read and nothing is renewed unless the driver is run: spawn it"]
 pub struct Driver {
     driving: Pin<Box<dyn Future<Output = ()> + Send>>,
+    over: bool,
+    beside: Option<beside::Driving>,
     pump: Pump,
 }
 
 impl Driver {
     pub(super) fn new<M: Machine, B: Binding>(shared: Arc<Shared<M, B>>, pump: Pump) -> Driver {
-        let driving = Box::pin(Driving {
-            shared,
-            timer: None,
-            room: Room::default(),
-        });
-        Driver { driving, pump }
+        Driver {
+            driving: drive(shared),
+            over: false,
+            beside: None,
+            pump,
+        }
+    }
+
+    /// With another one, which is done by the same task.
+    pub(super) fn with_beside<M: Machine, B: Binding>(self, other: Arc<Shared<M, B>>) -> Driver {
+        let beside = Some(beside::Driving::new(drive(other)));
+        Driver { beside, ..self }
     }
 
     /// With which other threads take in what has arrived. May change before 1.0.
@@ -50,8 +58,28 @@ impl Future for Driver {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.driving.as_mut().poll(cx)
+        if !self.over {
+            self.over = self.driving.as_mut().poll(cx).is_ready();
+        }
+        let other = match &mut self.beside {
+            Some(beside) => beside.poll(cx),
+            None => Poll::Ready(()),
+        };
+        match self.over {
+            true => other,
+            false => Poll::Pending,
+        }
     }
+}
+
+fn drive<M: Machine, B: Binding>(
+    shared: Arc<Shared<M, B>>,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(Driving {
+        shared,
+        timer: None,
+        room: Room::default(),
+    })
 }
 
 impl fmt::Debug for Driver {

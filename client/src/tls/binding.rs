@@ -45,6 +45,12 @@ impl<B: Binding> Binding for Secured<B> {
         self.binding.now_for_sending()
     }
 
+    fn beside(&self) -> Option<Secured<B>> {
+        let connector = Arc::clone(&self.connector);
+        let binding = self.binding.beside()?;
+        Some(Secured { binding, connector })
+    }
+
     fn entropy(&self, bytes: &mut [u8]) -> io::Result<()> {
         self.binding.entropy(bytes)
     }
