@@ -95,6 +95,8 @@ pub(crate) struct Keys {
     pub(crate) tracking: Tracking,
     /// What has left its key since it was last asked for, once somebody asked.
     pub(crate) left: Option<Vec<Left>>,
+    /// How often anything was changed, but by its time.
+    pub(crate) changes: u64,
 }
 
 /// A value that its key does not have any more.
@@ -152,6 +154,7 @@ impl Keys {
             note_left(&mut self.left, key, &old.held, How::Replaced);
         }
         self.entries.insert(key.to_vec(), Entry { held, expires });
+        self.changes += 1;
         self.tracking.changed(key);
     }
 
@@ -161,6 +164,7 @@ impl Keys {
             return false;
         };
         note_left(&mut self.left, key, &old.held, How::Freed);
+        self.changes += 1;
         self.tracking.changed(key);
         true
     }
@@ -176,12 +180,14 @@ impl Keys {
         for (key, old) in std::mem::take(&mut self.entries) {
             note_left(&mut self.left, &key, &old.held, How::Freed);
         }
+        self.changes += 1;
         self.tracking.flushed(before_the_reply);
     }
 
     /// The server is another process now, with these keys: it knows nobody who could be told.
     pub(crate) fn restart(&mut self, entries: Entries) {
         self.entries = entries;
+        self.changes += 1;
         self.tracking.lose();
     }
 
@@ -312,6 +318,7 @@ impl Keys {
             self.remove(key);
         } else {
             entry.expires = Some(at);
+            self.changes += 1;
             self.tracking.changed(key);
         }
         Reply::Int(1)

@@ -43,6 +43,7 @@ mod machine;
 mod mint;
 mod net;
 mod network;
+mod replicas;
 mod scan;
 mod server;
 mod tap;

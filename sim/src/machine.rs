@@ -205,6 +205,7 @@ impl ServerHandle {
                 false => Entries::new(),
             };
             server.keys.restart(entries);
+            server.resync();
         });
     }
 
@@ -373,10 +374,15 @@ impl ServerHandle {
         self.with(|server, _| server.executed.len() as u64)
     }
 
-    fn with<R>(&self, change: impl FnOnce(&mut Server, Tick) -> R) -> R {
+    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut Server, Tick) -> R) -> R {
         let mut inner = self.world.lock();
         let now = inner.now;
-        let result = change(&mut inner.servers[self.id].1, now);
+        let server = &mut inner.servers[self.id].1;
+        let before = server.keys.changes;
+        let result = change(server, now);
+        if server.keys.changes != before {
+            inner.replicate(self.id);
+        }
         inner.tell(self.id);
         result
     }
@@ -385,3 +391,9 @@ impl ServerHandle {
 /// The keys of a server at one moment.
 #[derive(Clone)]
 pub struct Snapshot(Entries);
+
+impl Snapshot {
+    pub(crate) fn of(entries: Entries) -> Snapshot {
+        Snapshot(entries)
+    }
+}

@@ -1,5 +1,6 @@
 //! The network between clients and servers: byte streams that are slow, split, silent, cut and late.
 
+use crate::replicas::Wait;
 use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
@@ -93,4 +94,8 @@ pub(crate) struct Connection {
     pub(crate) resp3: bool,
     /// What the client has written on it.
     pub(crate) written: Written,
+    /// The last change of the server's keys that was made on it.
+    pub(crate) changed: u64,
+    /// What the server waits for before it does anything else on it.
+    pub(crate) waits: Option<Wait>,
 }

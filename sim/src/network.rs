@@ -8,8 +8,9 @@ use std::time::Duration;
 use tenure_core::time::Tick;
 
 use crate::encode::{encode, encode_push};
+use crate::keys::Reply;
 use crate::net::{Link, Pipe};
-use crate::tap::Seen;
+use crate::tap::{Command, Seen};
 use crate::tracking::Push;
 use crate::world::{Alarm, Happening, Inner};
 
@@ -43,6 +44,10 @@ impl Inner {
                 connection,
                 to_server,
             } => self.ended(connection, to_server),
+            Happening::Replicated { server } => {
+                self.replicated(server);
+                Vec::new()
+            }
             Happening::Cycle { server } => {
                 self.sweep(server);
                 Vec::new()
@@ -269,17 +274,52 @@ impl Inner {
             if server.frozen || server.down || connection.dropped {
                 return;
             }
-            let Some(command) = connection.written.next() else {
-                return;
-            };
-            self.counts.zombies += u64::from(connection.aborted);
             let (now, tap) = (self.now, &mut self.tap);
-            let resp3 = &mut connection.resp3;
-            let reply = server.answer(now, &command, resp3, &mut self.counts, |command, reply| {
+            let mut seen = |command: &Arc<Command>, reply: &Reply| {
                 if let Some(tap) = tap {
                     tap.push(Seen::Executed(Arc::clone(command), reply.clone(), now));
                 }
-            });
+            };
+            let (command, reply) = if let Some(wait) = &connection.waits {
+                let Some(reply) = wait.reply(server, now) else {
+                    return;
+                };
+                let command = Arc::clone(&wait.command);
+                connection.waits = None;
+                seen(&command, &reply);
+                (command, reply)
+            } else {
+                let Some(command) = connection.written.next() else {
+                    return;
+                };
+                self.counts.zombies += u64::from(connection.aborted);
+                match server.wait(now, &command, connection.changed) {
+                    Some(Ok(wait)) => {
+                        let (until, server) = (wait.until(), connection.server);
+                        connection.waits = Some(wait);
+                        if until > now && until != Tick::MAX {
+                            self.put(until, Happening::Replicated { server });
+                        }
+                        continue;
+                    }
+                    Some(Err(refused)) => {
+                        seen(&command, &refused);
+                        (command, refused)
+                    }
+                    None => {
+                        let before = server.keys.changes;
+                        let resp3 = &mut connection.resp3;
+                        let reply = server.answer(now, &command, resp3, &mut self.counts, seen);
+                        let (after, at) = (server.keys.changes, connection.server);
+                        if after != before {
+                            connection.changed = after;
+                            self.replicate(at);
+                        }
+                        (command, reply)
+                    }
+                }
+            };
+            let connection = &self.connections[id];
             let bytes = encode(&reply, connection.resp3);
             if self.trace.is_some() {
                 let line = format!("{command} -> {reply:?}");

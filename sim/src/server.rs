@@ -10,6 +10,7 @@ use tenure_core::time::Tick;
 use crate::about::{self, Settings};
 use crate::clock::Clock;
 use crate::keys::{Dialect, Keys, NOT_A_NUMBER, Reply, SYNTAX, number};
+use crate::replicas::Replica;
 use crate::tap::Command;
 use crate::world::{Alarm, Counts};
 
@@ -41,6 +42,7 @@ pub(crate) struct Server {
     /// How often it has started again.
     pub(crate) starts: u64,
     pub(crate) started: Tick,
+    pub(crate) replicas: Vec<Replica>,
 }
 
 /// How a server answers what it is asked.
@@ -101,6 +103,7 @@ impl Server {
             number: 0,
             starts: 0,
             started: Tick::ZERO,
+            replicas: Vec::new(),
         }
     }
 
@@ -223,6 +226,7 @@ impl Server {
             (b"PEXPIRE", [key, ms]) => self.keys.expire_in(key, ms, now_ms),
             (b"SCAN", [cursor, options @ ..]) => self.keys.scan(self.dialect, cursor, options),
             (b"FLUSHALL" | b"FLUSHDB", options) => self.flush(options),
+            (b"WAIT" | b"WAITAOF", args) => self.wait_at_once(&name, args, now),
             (b"TIME", []) => self.time(now),
             (b"INFO", sections) => self.info(sections, now),
             (b"CONFIG", [what, names @ ..])

@@ -111,6 +111,10 @@ pub(crate) enum Happening {
         connection: usize,
         to_server: bool,
     },
+    /// Something has come to the replicas of a server, or has been waited for long enough.
+    Replicated {
+        server: usize,
+    },
     /// A server looks for keys that have expired.
     Cycle {
         server: usize,
@@ -437,6 +441,8 @@ impl World {
             dropped: false,
             resp3: false,
             written: Written::default(),
+            changed: 0,
+            waits: None,
         });
         *connection = Some(inner.connections.len() - 1);
         let latency = inner.latency(client, server) + inner.latency(client, server);

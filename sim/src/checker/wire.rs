@@ -51,7 +51,9 @@ impl<'a> Wire<'a> {
             return Wire::Unknown;
         };
         match (name.as_slice(), args) {
-            (b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT" | b"PING" | b"INFO", _) => Wire::Harmless,
+            (b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT" | b"PING" | b"INFO" | b"WAIT", _) => {
+                Wire::Harmless
+            }
             (b"GET" | b"GETRANGE" | b"PTTL" | b"SCAN", _) => Wire::Harmless,
             (b"SET", [key, value, options @ ..]) => Wire::set(key, value, options),
             (b"DELEX", [key, ifeq, value]) if ifeq == b"IFEQ" => Wire::Clear { key, value },
