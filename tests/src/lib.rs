@@ -15,6 +15,7 @@ pub mod monitor;
 pub mod outcomes;
 pub mod process;
 pub mod proxy;
+pub mod replica;
 pub mod rows;
 pub mod server;
 pub mod tenure;

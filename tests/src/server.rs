@@ -208,6 +208,12 @@ impl Server {
         self.wait_for(|_| true)
     }
 
+    /// Whether every acknowledged write is on disk.
+    #[must_use]
+    pub const fn keeps_data(&self) -> bool {
+        self.setup.keep_data
+    }
+
     /// The id of its process.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {

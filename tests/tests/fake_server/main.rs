@@ -532,6 +532,30 @@ fn the_simulated_server_answers_as_the_real_one() -> Result<(), Failure> {
 }
 
 #[test]
+fn s16_a_server_without_replicas_is_waited_for_alike() -> Result<(), Failure> {
+    each(|server, dialect| {
+        let mut pair = Pair::new(server, dialect)?;
+        let all = [
+            "SET a b",
+            "WAIT 1 1",
+            "WAIT 0 1",
+            "WAIT one 1",
+            "WAIT 1 -1",
+            "WAIT 1",
+            "WAITAOF 0 1 1",
+            "WAITAOF 0 0 1",
+            "WAITAOF 1 1 1",
+            "WAITAOF 1 1",
+        ];
+        for line in all {
+            let command: Vec<&str> = line.split(' ').collect();
+            pair.compare(&words(&command))?;
+        }
+        Ok(all.len())
+    })
+}
+
+#[test]
 fn keys_expire_alike() -> Result<(), Failure> {
     each(|server, dialect| {
         let mut author = Author(Rng::new(7));
