@@ -47,6 +47,10 @@ pub(crate) trait Machine: Send + 'static {
     fn handle_timeout(&mut self, now: Tick);
     /// When the driver must run at the latest.
     fn deadline(&self, now: Tick) -> Option<Tick>;
+    /// Whether a rotation is about to go out.
+    fn wants_stirring(&self) -> bool;
+    /// What its value is made from, if there is anything.
+    fn stir(&mut self, fresh: Option<[u8; 16]>);
     /// Carries out what can be carried out without waiting.
     fn flush(&mut self, now: Tick, signals: &mut Vec<Signal>);
     /// Takes in what has arrived, registering the task for more.
@@ -204,7 +208,7 @@ impl<M: Machine, B: Binding> Shared<M, B> {
         // Read before the bytes are looked at that the change leads to.
         let now = self.binding.now_for_sending();
         let result = change(&mut state, now, &mut wakers);
-        state.flush(now, self.observer.is_some(), &mut wakers);
+        self.flush(&mut state, now, &mut wakers);
         if state.needs_driver(now) {
             wakers.extend(state.driver.clone());
         }
@@ -217,6 +221,16 @@ impl<M: Machine, B: Binding> Shared<M, B> {
         drop(over);
         self.tell(&mut wakers);
         result
+    }
+
+    /// Sends what can be sent. What a copy of this process must not know is drawn right before.
+    fn flush(&self, state: &mut State<M>, now: Tick, wakers: &mut Vec<Waker>) {
+        if state.machine.wants_stirring() {
+            let mut fresh = [0; 16];
+            let drawn = self.binding.entropy(&mut fresh);
+            state.machine.stir(drawn.is_ok().then_some(fresh));
+        }
+        state.flush(now, self.observer.is_some(), wakers);
     }
 
     /// Calls wakers and the observer. No lock is held.
@@ -365,7 +379,7 @@ impl<M: Machine, B: Binding> Pumped for Shared<M, B> {
         let mut state = self.lock();
         let Arrived { at, more } = state.machine.take_in();
         let now = at.unwrap_or_else(|| self.binding.now());
-        state.flush(now, self.observer.is_some(), wakers);
+        self.flush(&mut state, now, wakers);
         let in_flight = state.machine.in_flight();
         let goes_on = state.reading.goes_on(borrowed, in_flight);
         if more || state.needs_driver(now) {

@@ -32,6 +32,9 @@ pub struct Inspection {
     /// The fence of the holder, if it has one. `None` also where it has been held for so long, a day or more, that the server
     /// does not know it any more.
     pub fence: Option<u64>,
+    /// Whether nobody holds it any more: the last hold was released before its [minimum](crate::LockOptions::at_least) was
+    /// over, and the name stays taken for what remains.
+    pub cooling: bool,
     /// What is odd about the key.
     pub warnings: Vec<Warning>,
 }
@@ -88,6 +91,7 @@ impl From<ask::Found> for Inspection {
             since: since(found.since_ms),
             remaining: found.remaining,
             fence: found.fence,
+            cooling: found.cooling,
             warnings: found.warnings,
         }
     }
@@ -119,14 +123,18 @@ fn since(ms: Option<u64>) -> Option<SystemTime> {
 
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.label {
-            Some(label) => write!(f, "held by {label}")?,
-            None => f.write_str("held by somebody unknown")?,
+        match (&self.label, self.cooling) {
+            (Some(label), true) => write!(f, "cooling down after {label}")?,
+            (Some(label), false) => write!(f, "held by {label}")?,
+            (None, _) => f.write_str("held by somebody unknown")?,
         }
         if let Some(since) = self.since {
             write!(f, " since {}", Date(since))?;
         }
-        if let Some(remaining) = self.remaining {
+        if let (Some(remaining), true) = (self.remaining, self.cooling) {
+            let seconds = remaining.as_secs() + u64::from(remaining.subsec_nanos() > 0);
+            write!(f, ", {seconds} s left")?;
+        } else if let Some(remaining) = self.remaining {
             write!(f, ", for another {remaining:?} unless it is renewed")?;
         }
         if let Some(fence) = self.fence {
@@ -211,6 +219,7 @@ mod tests {
             since: None,
             remaining: None,
             fence: None,
+            cooling: false,
             warnings: vec![Warning::Foreign, Warning::Endless],
         };
         let text = inspection.to_string();

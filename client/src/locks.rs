@@ -234,7 +234,9 @@ impl Request {
         give_up_after(after: Duration);
         reply_limit(limit: Duration);
         max_hold(max_hold: Duration);
+        at_least(at_least: Duration);
         no_renew();
+        rotate();
         fenced();
         fence_from(floor: u64);
         fair();
@@ -387,7 +389,7 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         if let Some((hold, store)) = &self.asked {
-            let _ = store.end(hold, End::Drop);
+            let _ = store.end(hold, End::Cancel);
         }
     }
 }

@@ -182,19 +182,26 @@ impl Memory {
                 watched: false,
             },
             (OpKind::Clear, present) => {
-                let mine = present.is_some_and(|(value, _)| {
-                    let leftovers = lease.leftovers().as_slice();
-                    let own = self.leases.own_attempt(op.id, value.as_bytes());
-                    own.is_some_and(|own| leftovers.contains(&own))
-                });
-                if mine {
+                let own = present
+                    .as_ref()
+                    .and_then(|(value, _)| self.leases.own_attempt(op.id, value.as_bytes()));
+                let own = own.filter(|own| lease.leftovers().as_slice().contains(own));
+                let mine = own.is_some_and(|own| lease.leftovers().of_hold().contains(&own));
+                if let (true, true, Some(present)) = (mine, op.cools, present) {
+                    let rest = Duration::from_millis(self.leases.rest(op.id));
+                    *present = (self.leases.cooling(op.id)?, now + rest);
+                } else if own.is_some() {
                     self.keys.remove(key);
                 }
                 Outcome::Cleared { mine }
             }
-            (OpKind::Adopt { .. } | OpKind::Renew { .. } | OpKind::Look { .. }, None) => {
-                Outcome::Gone
-            }
+            (
+                OpKind::Adopt { .. }
+                | OpKind::Rotate { .. }
+                | OpKind::Renew { .. }
+                | OpKind::Look { .. },
+                None,
+            ) => Outcome::Gone,
             (OpKind::Look { attempt }, Some((value, until))) => {
                 match self.leases.own_attempt(op.id, value.as_bytes()) {
                     Some(own) if own == attempt => Outcome::Seen,
@@ -213,6 +220,9 @@ impl Memory {
                     return Some(refused);
                 }
                 let present = self.keys.get_mut(&key)?;
+                swap(&self.leases, op.id, present, (attempt, old), (now, expiry))?
+            }
+            (OpKind::Rotate { attempt, old }, Some(present)) => {
                 swap(&self.leases, op.id, present, (attempt, old), (now, expiry))?
             }
             (OpKind::Renew { attempt }, Some(present)) => swap(
@@ -275,6 +285,7 @@ impl Machine for Memory {
             End::Release => self.leases.release(now, id),
             End::Abandon => self.leases.abandon(now, id),
             End::Drop => self.leases.drop_guard(now, id),
+            End::Cancel => self.leases.cancel(now, id),
         }
     }
 
@@ -288,6 +299,14 @@ impl Machine for Memory {
 
     fn forget(&mut self, id: AskId) {
         self.asks.forget(id);
+    }
+
+    fn wants_stirring(&self) -> bool {
+        self.leases.wants_stirring()
+    }
+
+    fn stir(&mut self, fresh: Option<[u8; 16]>) {
+        self.leases.stir(fresh);
     }
 
     fn close(&mut self, now: Tick) {

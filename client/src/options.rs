@@ -41,6 +41,7 @@ impl LockOptions {
                 fence: None,
                 fair: None,
                 replicas: None,
+                rotate: false,
             },
         }
     }
@@ -95,6 +96,32 @@ impl LockOptions {
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> LockOptions {
         self.lease = self.lease.max_hold(max_hold);
+        self
+    }
+
+    /// The shortest hold, at most 30 days: a lock that is released or dropped before stays taken until `at_least` after its
+    /// grant, so that what runs under it runs once in that time, however short it is and however many machines try. Meanwhile
+    /// the name is [cooling](crate::Holder), nobody's any more: whoever waits gets it when the time is over.
+    ///
+    /// It also holds for a lock that was lost because no renewal was confirmed, if its key is still there when the guard goes. A process
+    /// that dies leaves the name to its lease, and [`Lock::abandon`](crate::Lock::abandon) too.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let hourly = locks.lock("report").at_least(Duration::from_secs(3_600));
+    /// let lock = hourly.clone().acquire().await?;
+    /// // The report, in a second or two.
+    /// lock.release().await?;
+    /// let attempt = hourly.try_acquire().await?;
+    /// assert!(attempt.holder().is_some_and(|holder| holder.cooling));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn at_least(mut self, at_least: Duration) -> LockOptions {
+        self.lease = self.lease.at_least(at_least);
         self
     }
 
@@ -236,6 +263,28 @@ impl LockOptions {
 
     const fn is_on_disk(&self) -> bool {
         matches!(self.options.replicas, Some(replicas) if replicas.on_disk)
+    }
+
+    /// With a new value at every renewal, so that of two copies of this process - a virtual machine that was restored from a
+    /// snapshot while the original runs on, a checkpoint - one is told at its first renewal that the lock was
+    /// [replaced](crate::Cause::Replaced). **Until then both hold it.** `docs/safety.md` says what remains, assumption A5.
+    ///
+    /// Each renewal takes 16 bytes of the system's entropy, and the value that the server keeps is always the newest. With
+    /// [`no_renew`](LockOptions::no_renew) it changes nothing.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let lock = locks.lock("ledger").rotate().acquire().await?;
+    /// lock.renew_now().await?;
+    /// assert!(lock.is_held());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn rotate(mut self) -> LockOptions {
+        self.options.rotate = true;
+        self
     }
 
     /// One fixed lease, not renewed. The loss is told a margin before the end of validity.

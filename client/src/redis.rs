@@ -208,6 +208,7 @@ impl<B: Binding> Machine for Redis<B> {
             End::Release => self.mux.release(now, id),
             End::Abandon => self.mux.abandon(now, id),
             End::Drop => self.mux.drop_guard(now, id),
+            End::Cancel => self.mux.cancel(now, id),
         }
     }
 
@@ -221,6 +222,14 @@ impl<B: Binding> Machine for Redis<B> {
 
     fn forget(&mut self, id: AskId) {
         self.mux.forget(id);
+    }
+
+    fn wants_stirring(&self) -> bool {
+        self.mux.wants_stirring()
+    }
+
+    fn stir(&mut self, fresh: Option<[u8; 16]>) {
+        self.mux.stir(fresh);
     }
 
     fn close(&mut self, now: Tick) {

@@ -80,6 +80,8 @@ pub enum End {
     Release,
     /// Stop renewing and leave the key to its TTL.
     Abandon,
-    /// Nobody waits any more: withdraw, or release without an answer.
+    /// The guard is gone: release without an answer.
     Drop,
+    /// Nobody waits for the request any more: withdraw it. If it was granted, nobody has had the lock.
+    Cancel,
 }

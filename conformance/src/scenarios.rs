@@ -1,6 +1,7 @@
 //! The scenarios.
 
 mod asking;
+mod cooling;
 mod fair;
 mod fencing;
 mod keeping;
@@ -25,6 +26,7 @@ pub fn all() -> Vec<Scenario> {
         operator::ALL,
         fencing::ALL,
         fair::ALL,
+        cooling::ALL,
         weather::ALL,
         server::ALL,
     ]

@@ -129,7 +129,7 @@ pub enum Ttl {
     Left(Duration),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Asked {
     progress: Progress,
     /// It fails then.
@@ -139,7 +139,7 @@ struct Asked {
 }
 
 /// The table of questions. See the [module](self).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Asks {
     names: Names,
     asked: BTreeMap<AskId, Asked>,

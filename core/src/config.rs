@@ -62,6 +62,7 @@ pub struct LeaseConfig {
     give_up_after: Option<Duration>,
     reply_limit: Option<Duration>,
     max_hold: Option<Duration>,
+    at_least: Duration,
     renew: bool,
 }
 
@@ -75,6 +76,7 @@ impl LeaseConfig {
             give_up_after: None,
             reply_limit: None,
             max_hold: None,
+            at_least: Duration::ZERO,
             renew: true,
         }
     }
@@ -121,6 +123,14 @@ impl LeaseConfig {
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> LeaseConfig {
         self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// The shortest hold: a lock that is released before stays taken until `at_least` after the grant was told. Zero, the
+    /// default, for none; at most [`MAX_LEASE`].
+    #[must_use]
+    pub const fn at_least(mut self, at_least: Duration) -> LeaseConfig {
+        self.at_least = at_least;
         self
     }
 
@@ -182,6 +192,9 @@ impl LeaseConfig {
                 return Err(ConfigError::MaxHold { max_hold, lease });
             }
         }
+        if self.at_least > MAX_LEASE {
+            return Err(ConfigError::AtLeast(self.at_least));
+        }
         Ok(Terms {
             lease: micros(lease),
             validity: micros(validity),
@@ -191,7 +204,9 @@ impl LeaseConfig {
                 u64::MAX
             },
             give_up_after: micros(give_up_after),
-            reply_limit: micros(limit).max(1),
+            // The general one is far below.
+            reply_limit: u32::try_from(micros(limit).max(1)).unwrap_or(u32::MAX),
+            at_least_ms: micros(self.at_least).div_ceil(1000) as u32,
             max_hold: self.max_hold.map_or(u64::MAX, micros),
         })
     }
@@ -205,8 +220,9 @@ pub struct Terms {
     validity: u64,
     renew_every: u64,
     give_up_after: u64,
-    reply_limit: u64,
     max_hold: u64,
+    reply_limit: u32,
+    at_least_ms: u32,
 }
 
 impl Terms {
@@ -241,7 +257,12 @@ impl Terms {
 
     /// How long a renewal may stay unanswered.
     pub const fn reply_limit(&self) -> Duration {
-        Duration::from_micros(self.reply_limit)
+        Duration::from_micros(self.reply_limit as u64)
+    }
+
+    /// The shortest hold, counted from the grant; zero for none.
+    pub const fn at_least(&self) -> Duration {
+        Duration::from_millis(self.at_least_ms as u64)
     }
 
     /// The longest hold, counted from the grant.

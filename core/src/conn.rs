@@ -134,7 +134,7 @@ enum Phase {
     Ready,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry<T> {
     /// `None` for a request of the handshake.
     tag: Option<T>,
@@ -147,6 +147,7 @@ struct Entry<T> {
 }
 
 /// The connection machine. See the [module](self).
+#[derive(Clone)]
 pub struct Conn<T> {
     config: ConnConfig,
     phase: Phase,

@@ -53,6 +53,8 @@ pub enum ConfigError {
         /// The lease.
         lease: Duration,
     },
+    /// `at_least` is longer than 30 days.
+    AtLeast(Duration),
     /// The name is empty or longer than 1,024 bytes.
     Name {
         /// Its length in bytes.
@@ -112,6 +114,10 @@ impl fmt::Display for ConfigError {
             ConfigError::MaxHold { max_hold, lease } => write!(
                 f,
                 "max_hold of {max_hold:?} is shorter than the lease of {lease:?}: shorten the lease, or use no_renew"
+            ),
+            ConfigError::AtLeast(at_least) => write!(
+                f,
+                "at_least of {at_least:?} is out of range: at most {MAX_LEASE:?}"
             ),
             ConfigError::Name { len } => write!(
                 f,

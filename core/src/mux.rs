@@ -167,7 +167,10 @@ enum Link {
 }
 
 /// The composed machine. See the [module](self) for how it is driven.
-#[derive(Debug)]
+///
+/// A clone holds what this one holds, as a copy of the process would: two of them on one server are what
+/// [rotation](crate::leases::Options::rotate) finds out.
+#[derive(Clone, Debug)]
 pub struct Mux {
     config: MuxConfig,
     conn: Conn<Tag>,
@@ -246,6 +249,11 @@ impl Mux {
         !(idle || self.is_finished())
     }
 
+    /// Whether the next output may be a rotation: [`stir`](Mux::stir) before it is polled.
+    pub fn wants_stirring(&self) -> bool {
+        self.link == Link::Up && self.leases.wants_stirring()
+    }
+
     /// When to call [`handle_timeout`](Mux::handle_timeout), whatever output is left.
     pub fn deadline(&self) -> Deadline {
         let link = match self.link {
@@ -289,6 +297,12 @@ impl Mux {
     /// Nobody waits for this lease any more.
     pub fn drop_guard(&mut self, now: Tick, id: LeaseId) {
         self.leases.drop_guard(now, id);
+        self.purge(now);
+    }
+
+    /// The same of a request whose lock was never handed to anybody: see [`Leases::cancel`].
+    pub fn cancel(&mut self, now: Tick, id: LeaseId) {
+        self.leases.cancel(now, id);
         self.purge(now);
     }
 
@@ -355,6 +369,11 @@ impl Mux {
     /// other call: a request may withdraw bytes of which none has left.
     pub fn transmitted(&mut self, _now: Tick, n: usize) {
         self.conn.transmitted(n);
+    }
+
+    /// What the values of rotations are made from: see [`Leases::stir`].
+    pub fn stir(&mut self, fresh: Option<[u8; 16]>) {
+        self.leases.stir(fresh);
     }
 
     /// Does what is due at `now`. Read what has arrived first.

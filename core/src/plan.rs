@@ -4,9 +4,10 @@
 //! |---|---|---|---|
 //! | acquire | `SET key value NX GET PX ms` | same | `SET .. NX PX`, then look |
 //! | renew | `SET key value IFEQ value GET PX ms` | same (Valkey 8.1+) | script: compare, PEXPIRE |
-//! | adopt | `SET key new IFEQ old GET PX ms` | same (8.1+) | script: compare, SET PX |
+//! | adopt, rotate | `SET key new IFEQ old GET PX ms` | same (8.1+) | script: compare, SET PX |
 //! | acquire or adopt with a fence | script: compare, mint, SET PX | same | same |
 //! | acquire, clear in a fair queue | script | same | same |
+//! | clear before the shortest hold is over | script: compare, SET PX or DEL | same | same |
 //! | clear | `DELEX key IFEQ value` | `DELIFEQ key value` | script: compare, DEL |
 //!
 //! Which of them a server speaks is found out by trying and remembered in a [`Dialect`] for as long as
@@ -24,6 +25,7 @@
 
 mod call;
 mod confirm;
+mod cool;
 mod fair;
 mod info;
 mod mint;
@@ -41,6 +43,7 @@ use crate::names::{ALIVE, FENCE, FORCED, QUEUE, Value as LeaseValue};
 use crate::resp::{Arg, Value};
 use crate::time::Tick;
 pub use call::Call;
+pub use cool::COOL;
 pub use fair::{PASS, TAKE};
 pub use info::{Info, Risk};
 pub use mint::MINT;
@@ -83,6 +86,8 @@ pub enum Form {
     Delifeq,
     /// The script that does the same.
     ClearScript(Sent),
+    /// The script that leaves the key taken for the rest of a shortest hold.
+    Cool(Sent),
 }
 
 /// What the server has been found to speak, for one connection.
@@ -120,6 +125,7 @@ struct Known {
     take: bool,
     pass: bool,
     clear: bool,
+    cool: bool,
     remove: bool,
 }
 
@@ -232,11 +238,13 @@ impl Dialect {
         match kind {
             OpKind::Acquire { .. } if self.acquire_get && self.may_read => Form::AcquireGet,
             OpKind::Acquire { .. } => Form::Acquire,
-            OpKind::Adopt { .. } | OpKind::Renew { .. } => match (self.swap, self.may_read) {
-                (true, true) => Form::SwapGet,
-                (true, false) => Form::Swap,
-                (false, _) => self.script(kind),
-            },
+            OpKind::Adopt { .. } | OpKind::Rotate { .. } | OpKind::Renew { .. } => {
+                match (self.swap, self.may_read) {
+                    (true, true) => Form::SwapGet,
+                    (true, false) => Form::Swap,
+                    (false, _) => self.script(kind),
+                }
+            }
             OpKind::Look { .. } => Form::LookHeld,
             OpKind::Clear => match self.clear {
                 Form::ClearScript(_) => self.script(kind),
@@ -281,6 +289,7 @@ impl Dialect {
             Form::Delex | Form::Delifeq | Form::ClearScript(_) => {
                 self.judge_clear(form, reply, partial)
             }
+            Form::Cool(sent) => self.judge_cool(sent, reply),
         }
     }
 
@@ -288,7 +297,9 @@ impl Dialect {
     fn script(&self, kind: OpKind) -> Form {
         match kind {
             OpKind::Clear => Form::ClearScript(self.sent(self.known.clear)),
-            OpKind::Adopt { .. } => Form::SwapScript(self.sent(self.known.adopt)),
+            OpKind::Adopt { .. } | OpKind::Rotate { .. } => {
+                Form::SwapScript(self.sent(self.known.adopt))
+            }
             OpKind::Acquire { .. } | OpKind::Renew { .. } | OpKind::Look { .. } => {
                 Form::SwapScript(self.sent(self.known.renew))
             }
@@ -302,7 +313,7 @@ impl Dialect {
     fn learn_script(&mut self, kind: OpKind, reply: &ReplyTo<'_, '_>) {
         let known = match kind {
             OpKind::Clear => &mut self.known.clear,
-            OpKind::Adopt { .. } => &mut self.known.adopt,
+            OpKind::Adopt { .. } | OpKind::Rotate { .. } => &mut self.known.adopt,
             OpKind::Acquire { .. } | OpKind::Renew { .. } | OpKind::Look { .. } => {
                 &mut self.known.renew
             }
@@ -450,7 +461,7 @@ impl Dialect {
         }
     }
 
-    /// One reply for each value; the first value is that of the hold.
+    /// One reply for each value; the first ones stand for the hold.
     fn judge_clear<'a>(
         &mut self,
         form: Form,
@@ -461,7 +472,7 @@ impl Dialect {
             self.learn_script(OpKind::Clear, reply);
         }
         match (reply.value.error(), reply.value.as_int()) {
-            (None, Some(n)) => partial.mine |= partial.replies == 0 && n > 0,
+            (None, Some(n)) => partial.mine |= partial.replies < reply.of_hold && n > 0,
             (Some(text), _) => partial.error = Some(ServerError::of(text)),
             (None, None) => partial.error = Some(ServerError::Other),
         }
@@ -508,6 +519,8 @@ pub struct ReplyTo<'a, 'e> {
     pub handed_out: Tick,
     /// How many replies to it are still to come.
     pub more: u8,
+    /// Of a clean-up, how many of its replies are to values of the hold: the first ones.
+    pub of_hold: u8,
 }
 
 impl ReplyTo<'_, '_> {
@@ -549,7 +562,7 @@ fn replies(form: Form, leases: &Leases, id: LeaseId) -> u8 {
 /// The value that an operation compares with.
 fn expected(leases: &Leases, id: LeaseId, kind: OpKind) -> Option<LeaseValue> {
     match kind {
-        OpKind::Adopt { old, .. } => leases.value(id, old),
+        OpKind::Adopt { old, .. } | OpKind::Rotate { old, .. } => leases.value(id, old),
         OpKind::Renew { attempt } | OpKind::Look { attempt } => leases.value(id, attempt),
         OpKind::Acquire { .. } | OpKind::Clear => None,
     }
@@ -570,7 +583,7 @@ fn commands(
     let ms = Arg::Int(lease.terms().lease_ms());
     let (new, old) = match kind {
         OpKind::Acquire { attempt } => (attempt, attempt),
-        OpKind::Adopt { attempt, old } => (attempt, old),
+        OpKind::Adopt { attempt, old } | OpKind::Rotate { attempt, old } => (attempt, old),
         OpKind::Renew { attempt } => (attempt, attempt),
         OpKind::Look { .. } | OpKind::Clear => (0, 0),
     };
@@ -698,6 +711,7 @@ fn commands(
             args.extend(values.iter().map(|value| Arg::Bytes(value.as_bytes())));
             each(&args);
         }
+        Form::Cool(sent) => cool::commands(sent, leases, id, key, each),
         Form::Delex | Form::Delifeq | Form::ClearScript(_) => {
             for attempt in lease.leftovers().as_slice() {
                 let Some(value) = bytes(*attempt) else { return };

@@ -427,14 +427,20 @@ impl World {
                 granted
             }
             (OpKind::Acquire { .. }, Some(key)) => refused(key),
-            (OpKind::Adopt { .. } | OpKind::Renew { .. } | OpKind::Look { .. }, None) => {
-                Outcome::Gone
-            }
+            (
+                OpKind::Adopt { .. }
+                | OpKind::Rotate { .. }
+                | OpKind::Renew { .. }
+                | OpKind::Look { .. },
+                None,
+            ) => Outcome::Gone,
             (OpKind::Look { attempt }, Some(key)) => match refused(key) {
                 Outcome::Refused { own, .. } if own == Some(attempt) => Outcome::Seen,
                 refused => refused,
             },
-            (OpKind::Adopt { attempt, old }, Some(key)) if is(key, old) => {
+            (OpKind::Adopt { attempt, old } | OpKind::Rotate { attempt, old }, Some(key))
+                if is(key, old) =>
+            {
                 *key = write(attempt);
                 granted
             }
@@ -444,7 +450,9 @@ impl World {
                 key.expires = now + LEASE;
                 granted
             }
-            (OpKind::Adopt { .. } | OpKind::Renew { .. }, Some(key)) => refused(key),
+            (OpKind::Adopt { .. } | OpKind::Rotate { .. } | OpKind::Renew { .. }, Some(key)) => {
+                refused(key)
+            }
             (OpKind::Clear, key) => {
                 let found = key
                     .as_ref()
@@ -652,6 +660,7 @@ impl Client {
             OpKind::Renew { attempt }
             | OpKind::Acquire { attempt }
             | OpKind::Adopt { attempt, .. }
+            | OpKind::Rotate { attempt, .. }
                 if self.cleared.contains(&attempt) =>
             {
                 return Err(format!("{kind:?} writes what was cleared"));

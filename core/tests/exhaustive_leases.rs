@@ -458,14 +458,20 @@ impl World {
                 granted
             }
             (OpKind::Acquire { .. }, Some(key)) => refused(key),
-            (OpKind::Adopt { .. } | OpKind::Renew { .. } | OpKind::Look { .. }, None) => {
-                Outcome::Gone
-            }
+            (
+                OpKind::Adopt { .. }
+                | OpKind::Rotate { .. }
+                | OpKind::Renew { .. }
+                | OpKind::Look { .. },
+                None,
+            ) => Outcome::Gone,
             (OpKind::Look { attempt }, Some(key)) => match refused(key) {
                 Outcome::Refused { own, .. } if own == Some(attempt) => Outcome::Seen,
                 refused => refused,
             },
-            (OpKind::Adopt { attempt, old }, Some(key)) if is(key, old) => {
+            (OpKind::Adopt { attempt, old } | OpKind::Rotate { attempt, old }, Some(key))
+                if is(key, old) =>
+            {
                 *key = write(attempt);
                 granted
             }
@@ -473,7 +479,9 @@ impl World {
                 key.expires = now + LEASE;
                 granted
             }
-            (OpKind::Adopt { .. } | OpKind::Renew { .. }, Some(key)) => refused(key),
+            (OpKind::Adopt { .. } | OpKind::Rotate { .. } | OpKind::Renew { .. }, Some(key)) => {
+                refused(key)
+            }
             (OpKind::Clear, key) => {
                 let shown = key.as_ref();
                 let found =

@@ -9,6 +9,7 @@
 //! by it the checker finds the request's commands on the wire.
 
 mod ask;
+mod cooling;
 mod fair;
 mod fences;
 mod holds;
@@ -29,6 +30,7 @@ pub use ask::{Ask, Guard, Mark};
 use holds::Hold;
 pub(crate) use ledger::{Ledger, overlaps};
 use tenure_client::{Event, Observer, Unwatched, Wait};
+pub(crate) use wire::secret;
 
 /// What is told within this time counts as told at once.
 const AT_ONCE: Duration = Duration::from_millis(1);
@@ -100,6 +102,10 @@ pub struct Want {
     pub fenced: bool,
     /// Whether it is first come, first served, and for how long its places are kept.
     pub fair: Option<Duration>,
+    /// Whether every renewal writes a new value.
+    pub rotate: bool,
+    /// The shortest hold; zero for none.
+    pub at_least: Duration,
 }
 
 impl Want {
@@ -112,6 +118,8 @@ impl Want {
             max_hold: None,
             fenced: false,
             fair: None,
+            rotate: false,
+            at_least: Duration::ZERO,
         }
     }
 
@@ -247,6 +255,11 @@ impl Checker {
     pub fn assumes(&self, assumptions: &[Assumption]) -> bool {
         let assumed = self.lock().ledger.assumed;
         assumptions.iter().all(|one| assumed.has(*one))
+    }
+
+    /// Whether a value was left by a hold that asked for a shortest one.
+    pub fn may_cool(&self, value: &str) -> bool {
+        self.lock().ledger.may_cool(value.as_bytes())
     }
 
     /// How many requests were made.

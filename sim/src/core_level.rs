@@ -7,7 +7,7 @@
 mod harm;
 mod machine;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use tenure_core::config::{MIN_WAITER_LEASE, Wait};
 use tenure_core::lease::Cause;
 use tenure_core::leases::{LeaseId, Notice, Options, Request};
 use tenure_core::mux::Output;
-use tenure_core::names::Names;
+use tenure_core::names::{Names, Value};
 use tenure_core::rng::Rng;
 use tenure_core::time::Tick;
 
-use crate::checker::{Assumption, Assumptions, Ledger, Want, overlaps};
+use crate::checker::{Assumption, Assumptions, Ledger, Want, overlaps, secret};
 use crate::clock::Clock;
 use crate::encode::{encode, encode_push};
 use crate::history::{Fault, LEAST_EVENTS, Report};
@@ -44,6 +44,8 @@ struct Play {
     nodes: Vec<Node>,
     /// What was written on dead connections and is still under way.
     zombies: Vec<(Written, usize)>,
+    /// Values that both of two copies of a process know to be theirs.
+    shared: BTreeSet<Vec<u8>>,
     ledger: Ledger,
     assumed: Assumptions,
     calm: bool,
@@ -123,6 +125,7 @@ pub fn run(seed: u64, record: bool) -> Report {
         now: start,
         server: Server::new(dialect, Clock::new(start, epoch, 0)),
         zombies: Vec::new(),
+        shared: BTreeSet::new(),
         ledger: Ledger::new(assumed, 0),
         assumed,
         calm: false,
@@ -244,6 +247,13 @@ impl Play {
         let now = self.local(node);
         let part = 1 + self.below(100) as usize;
         loop {
+            if self.nodes[node].machine.mux().wants_stirring() {
+                let halves = [self.rng.next_u64(), self.rng.next_u64()];
+                let fresh = u128::from(halves[0]) << 64 | u128::from(halves[1]);
+                // Now and then the system has none.
+                let fresh = (self.below(10) > 0).then_some(fresh.to_le_bytes());
+                self.nodes[node].machine.stir(fresh);
+            }
             match self.nodes[node].machine.poll(now) {
                 Output::Lease(event) => self.told(node, event.id, &event.notice),
                 Output::Answer(_) => {}
@@ -316,6 +326,7 @@ impl Play {
             (Notice::Acquired { fence, .. }, Stage::Asked) => {
                 live.stage = Stage::Held;
                 self.report.grants += 1;
+                self.ledger.granted(request, self.now);
                 if let Err(broken) = self.ledger.fenced(request, *fence) {
                     self.say(broken);
                 }
@@ -458,6 +469,11 @@ impl Play {
             fair: (lease.as_millis() / 3)
                 .is_multiple_of(3)
                 .then_some((lease / 2).max(MIN_WAITER_LEASE)),
+            rotate: self.below(3) == 0,
+            at_least: match self.below(5) {
+                0 => lease * 3 / 2,
+                _ => Duration::ZERO,
+            },
         };
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());
@@ -474,6 +490,7 @@ impl Play {
                 fence: want.fenced.then_some(0),
                 fair: want.fair,
                 replicas: None,
+                rotate: want.rotate,
             },
             since_ms: 0,
         };
@@ -546,6 +563,7 @@ impl Play {
     /// S1: one holder of a name at most, and its key outlasts it.
     fn check(&mut self) {
         let mut held = Vec::new();
+        let mut rotated = BTreeMap::new();
         let mut broken = Vec::new();
         let now_ms = self.server.now_ms(self.now);
         for (number, node) in self.nodes.iter().enumerate() {
@@ -561,6 +579,24 @@ impl Play {
                 let valid_until = leases.lease(live.id).and_then(|lease| lease.valid_until());
                 let valid_until = valid_until.unwrap_or(now);
                 let request = live.request;
+                if self.ledger.rotates(request) {
+                    let own = leases
+                        .lease(live.id)
+                        .and_then(|lease| lease.own_attempts().next());
+                    let value = own.and_then(|own| leases.value(live.id, own));
+                    // One that was acquired is no renewal, though copies of a request each wrote one.
+                    let acquired = leases.value(live.id, 1);
+                    let secret = |value: &Value| secret(value.as_bytes()).to_vec();
+                    let fresh = value.filter(|value| {
+                        acquired.as_ref().map(secret) != Some(secret(value))
+                            && !self.shared.contains(value.as_bytes())
+                    });
+                    if fresh.is_some() && rotated.insert(request, number).is_some() {
+                        broken.push(format!(
+                            "A5 two copies hold by request {request} after each has renewed"
+                        ));
+                    }
+                }
                 let key = leases.key(live.id);
                 self.server.keys.expire(now_ms);
                 let there = self.server.keys.text(key).ok().flatten();
@@ -623,7 +659,7 @@ impl Play {
             }
         }
         // The longest, with what made it the only one of its length.
-        self.pass(Duration::from_millis(LEASES.1 + self.report.requests));
+        self.pass(Duration::from_millis(LEASES.1 + self.report.requests) * 3 / 2);
         let now_ms = self.server.now_ms(self.now);
         self.server.keys.expire(now_ms);
         // Counters of fences stay for a day.

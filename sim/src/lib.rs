@@ -32,6 +32,7 @@ mod about;
 mod binding;
 pub mod checker;
 mod clock;
+mod cool;
 pub mod core_level;
 mod encode;
 mod executor;

@@ -406,6 +406,7 @@ impl Server {
             &plan::RENEW,
             &plan::ADOPT,
             &plan::CLEAR,
+            &plan::COOL,
             &plan::REMOVE,
             &plan::MINT,
             &plan::TAKE,
@@ -450,6 +451,9 @@ impl Server {
         }
         if script.sha == plan::PASS.sha {
             return self.pass(now, keys, arguments);
+        }
+        if script.sha == plan::COOL.sha {
+            return self.cool(now, key, arguments);
         }
         let clears = script.sha == plan::CLEAR.sha;
         // Each begins with a GET, which is remembered as any other.

@@ -121,7 +121,6 @@ impl<M: Machine, B: Binding> Driving<M, B> {
         wakers: &mut Vec<Waker>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
-        let observed = shared.observer.is_some();
         for _ in 0..ROUNDS {
             let Arrived { at, more } = state.machine.poll_in(cx);
             let now = at.unwrap_or_else(|| shared.binding.now());
@@ -130,11 +129,11 @@ impl<M: Machine, B: Binding> Driving<M, B> {
             }
             if more {
                 // All that has arrived is taken in before anything is given up.
-                state.flush(now, observed, wakers);
+                shared.flush(state, now, wakers);
                 continue;
             }
             state.machine.handle_timeout(now);
-            state.flush(now, observed, wakers);
+            shared.flush(state, now, wakers);
             if state.is_over() {
                 state.gone = true;
                 state.machine.shut_down();

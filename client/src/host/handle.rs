@@ -101,14 +101,15 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
             };
             let waited = hold.waiting(now);
             let held = hold.let_go(now, wakers);
-            if how == End::Drop && observed {
+            let untold = matches!(how, End::Drop | End::Cancel);
+            if untold && observed {
                 let cancelled = waited.map(|waited| Untold::Cancelled(Arc::clone(hold), waited));
                 let dropped = held.map(|held| Untold::Dropped(Arc::clone(hold), held));
                 state.untold.extend(cancelled.or(dropped));
             }
             state.machine.end(now, id, how);
             // Whoever was told of the loss, or has left, is told nothing more.
-            if (how == End::Drop || hold.lost().is_some())
+            if (untold || hold.lost().is_some())
                 && let Some(slot) = state.holds.get_mut(id.index())
             {
                 slot.take_if(|other| Arc::ptr_eq(other, hold));

@@ -31,6 +31,8 @@ pub struct Found {
     pub remaining: Option<Duration>,
     /// The fence of the holder, where the value says that there is one and the store still knows it.
     pub fence: Option<u64>,
+    /// Whether nobody holds it any more: the last hold was released before its minimum was over.
+    pub cooling: bool,
     /// What is odd about it.
     pub warnings: Vec<Warning>,
 }
@@ -86,6 +88,7 @@ impl Found {
             remaining: None,
             // Known to be there, not yet what it is.
             fence: (value.and_then(Value::mark_of) == Some(Mark::Fenced)).then_some(0),
+            cooling: value.and_then(Value::mark_of) == Some(Mark::Cooling),
             warnings: warning.into_iter().collect(),
         }
     }

@@ -16,7 +16,7 @@ const PAGE: u64 = 64;
 const MAX_COUNT: u64 = 4096;
 
 /// How far a question has come.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Progress {
     Inspect {
         key: [Vec<u8>; 1],
@@ -31,7 +31,7 @@ pub(super) enum Progress {
 }
 
 /// A list on its way.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct List {
     start: Vec<u8>,
     pattern: Vec<u8>,

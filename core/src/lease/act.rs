@@ -48,16 +48,19 @@ impl Lease {
 
     /// Whether a renewal handed out now would outlast `max_hold`.
     pub(super) fn outlasts(&self, now: Tick) -> bool {
-        now + self.terms.validity() > self.max_end
+        now + self.terms.validity() > self.max_end()
     }
 
     /// Sorts an outcome into an input that decides the next state.
     pub(super) fn classify(&mut self, now: Tick, kind: OpKind, outcome: Outcome) -> Input {
         let once = matches!(self.until, Until::Once(_));
         let lost = matches!(outcome, Outcome::Gone | Outcome::Refused { .. });
+        if let Some(input) = self.classify_rotation(kind, outcome) {
+            return input;
+        }
         if lost && self.unsure && self.state == State::Checking {
             // A replica that lags behind: what it does not know may still be there.
-            self.leftovers.push_first(self.attempt);
+            self.leftovers.push_first(self.current);
         }
         match outcome {
             Outcome::Granted { handed_out } => {
@@ -71,6 +74,7 @@ impl Lease {
                 if let OpKind::Adopt { old, .. } = kind {
                     self.leftovers.remove(old);
                 }
+                self.confirm(kind);
                 match self.state {
                     State::Renewing => Input::Renewed,
                     State::Confirming if left < validity / 4 => Input::ConfirmedLate,
@@ -82,7 +86,7 @@ impl Lease {
             Outcome::Refused {
                 own: Some(shown), ..
             } if self.takes_over() => {
-                self.shown = shown;
+                self.current = shown;
                 // What shows every take-over of it again, as something that repeats each command does, never ends.
                 let too_many = self.leftovers.is_full() && !self.leftovers.has(shown);
                 // It is on the server, whatever becomes of the take-over.
@@ -98,7 +102,8 @@ impl Lease {
                 remaining,
                 watched,
             } => {
-                if let Some(shown) = own {
+                // To a hold that rotates it may be another copy of this very process that wrote it.
+                if let Some(shown) = own.filter(|_| !(self.rotates() && self.state.is_held())) {
                     self.leftovers.push(shown);
                 }
                 self.watched = watched;
@@ -161,7 +166,10 @@ impl Lease {
                 self.clear_ambiguous |= kind == OpKind::Clear;
                 let harmless = matches!(
                     kind,
-                    OpKind::Clear | OpKind::Renew { .. } | OpKind::Look { .. }
+                    OpKind::Clear
+                        | OpKind::Renew { .. }
+                        | OpKind::Rotate { .. }
+                        | OpKind::Look { .. }
                 );
                 if harmless && self.state != State::Confirming {
                     Input::Ambiguous
@@ -199,7 +207,7 @@ impl Lease {
     /// Moves the end of validity to that of this hand-out; never back.
     fn count_from(&mut self, handed_out: Tick) {
         // What `max_hold` does not allow does not count, so that the hold ends by then.
-        let handed_out = handed_out.min(self.max_end - self.terms.validity());
+        let handed_out = handed_out.min(self.max_end() - self.terms.validity());
         let valid_until = handed_out + self.terms.validity();
         let fresh = !self.state.is_held();
         if fresh || valid_until > self.valid_until {
@@ -247,6 +255,9 @@ impl Lease {
             return;
         }
         if let Slot::Out(seq, kind) = self.slot {
+            if let OpKind::Rotate { attempt, .. } = kind {
+                self.leftovers.push_of_hold(attempt);
+            }
             self.superseded = Some((seq, kind));
         }
         self.slot = Slot::Idle;
@@ -275,7 +286,7 @@ impl Lease {
             Act::Adopt => {
                 self.slot = Slot::Due(OpKind::Adopt {
                     attempt: 0,
-                    old: self.shown,
+                    old: self.current,
                 });
             }
             Act::Confirm => {
@@ -286,14 +297,12 @@ impl Lease {
             Act::Hold => self.hold(now),
             Act::Renew => {
                 self.next = Tick::MAX;
-                self.slot = Slot::Due(OpKind::Renew {
-                    attempt: self.attempt,
-                });
+                self.slot = Slot::Due(self.renewal());
             }
             Act::Look => {
                 self.put_off = false;
                 self.slot = Slot::Due(OpKind::Look {
-                    attempt: self.attempt,
+                    attempt: self.current,
                 });
             }
             Act::Extend => {
@@ -339,7 +348,7 @@ impl Lease {
             }
             Act::TellLost => self.lose(input, now),
             Act::Clear => {
-                self.leftovers.push_first(self.attempt);
+                self.leftovers.push_first(self.current);
                 let limit = Duration::from_millis(u64::from(self.reply_limit_ms));
                 self.overdue = now + limit.min(self.terms.lease());
                 self.next = Tick::MAX;
@@ -426,9 +435,7 @@ impl Lease {
     fn hold(&mut self, now: Tick) {
         self.telling.acquired = true;
         self.last_failure = None;
-        if let Some(max_hold) = self.terms.max_hold() {
-            self.max_end = now + max_hold;
-        }
+        self.granted = now;
         self.schedule_renewal();
     }
 
@@ -475,7 +482,10 @@ impl Lease {
             },
         };
         if !matches!(cause, Cause::Gone | Cause::Replaced) {
-            self.leftovers.push_first(self.attempt);
+            self.leftovers.push_first(self.current);
+        } else if !self.unsure {
+            // What was to replace the value of the hold finds it no more.
+            self.leftovers.forget_of_hold();
         }
         let stop_by = match cause {
             Cause::Gone | Cause::Replaced => now,

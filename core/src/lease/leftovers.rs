@@ -7,11 +7,13 @@ const UNANSWERED: usize = 6;
 /// the hold or one that the key showed.
 const MOST: usize = UNANSWERED + 2;
 
-/// A short list of attempts, in place. The value of the hold stands first when there is one.
+/// A short list of attempts, in place. Those that stand for the hold come first: the one that was confirmed last, then
+/// the unanswered rotations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
     attempts: [u32; MOST],
     len: u8,
+    of_hold: u8,
 }
 
 impl Leftovers {
@@ -19,12 +21,18 @@ impl Leftovers {
         Leftovers {
             attempts: [0; MOST],
             len: 0,
+            of_hold: 0,
         }
     }
 
     /// The attempts, the most likely one first.
     pub fn as_slice(&self) -> &[u32] {
         &self.attempts[..usize::from(self.len)]
+    }
+
+    /// Those that stand for the hold: whichever of them the key has, it is that of the hold.
+    pub fn of_hold(&self) -> &[u32] {
+        &self.attempts[..usize::from(self.of_hold)]
     }
 
     /// Whether nothing is left.
@@ -50,12 +58,32 @@ impl Leftovers {
         }
     }
 
+    /// One that stands for the hold, before the others.
     pub(super) fn push_first(&mut self, attempt: u32) {
+        self.insert(0, attempt);
+    }
+
+    /// One that may stand for the hold, behind those that more likely do.
+    pub(super) fn push_of_hold(&mut self, attempt: u32) {
+        self.insert(usize::from(self.of_hold), attempt);
+    }
+
+    /// None of those can be on the server any more.
+    pub(super) fn forget_of_hold(&mut self) {
+        self.attempts
+            .copy_within(usize::from(self.of_hold)..usize::from(self.len), 0);
+        self.len -= self.of_hold;
+        self.of_hold = 0;
+    }
+
+    fn insert(&mut self, at: usize, attempt: u32) {
         self.remove(attempt);
+        let at = at.min(usize::from(self.of_hold));
         let len = usize::from(self.len).min(MOST - 1);
-        self.attempts.copy_within(..len, 1);
-        self.attempts[0] = attempt;
+        self.attempts.copy_within(at..len, at + 1);
+        self.attempts[at] = attempt;
         self.len = len as u8 + 1;
+        self.of_hold += 1;
     }
 
     pub(super) fn remove(&mut self, attempt: u32) {
@@ -63,6 +91,7 @@ impl Leftovers {
             let len = usize::from(self.len);
             self.attempts.copy_within(at + 1..len, at);
             self.len -= 1;
+            self.of_hold -= u8::from(at < usize::from(self.of_hold));
         }
     }
 }

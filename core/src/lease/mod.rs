@@ -41,6 +41,8 @@
 
 mod act;
 mod leftovers;
+mod minimum;
+mod rotation;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -54,6 +56,7 @@ use crate::rng::Rng;
 use crate::time::{Deadline, Reason, Tick};
 
 pub use leftovers::Leftovers;
+use rotation::Rotation;
 use table::Input;
 pub use table::State;
 pub use types::{Cause, Event, Lost, Op, OpKind, Outcome, Seq, Vanished};
@@ -100,8 +103,8 @@ pub struct Lease {
     next: Tick,
     /// When an unanswered release is told as unconfirmed; `Tick::MAX` for never.
     overdue: Tick,
-    /// The hold ends by then; `Tick::MAX` for never.
-    max_end: Tick,
+    /// When the grant was told; `Tick::MAX` for never.
+    granted: Tick,
     /// When what may be left has surely expired.
     forget: Option<Tick>,
     /// When the connection of the last acquire or renewal was declared dead.
@@ -113,10 +116,10 @@ pub struct Lease {
     slot: Slot,
     superseded: Option<(Seq, OpKind)>,
     seq: Seq,
-    /// Attempts so far; the value of the newest one is the value of the hold.
+    /// Attempts so far.
     attempt: u32,
-    /// The attempt shown by a refusal.
-    shown: u32,
+    /// The attempt whose value was last known to be on the key: granted, or shown by a refusal.
+    current: u32,
     /// The last round trip in microseconds, saturating.
     round_trip: u32,
     /// The general reply limit in milliseconds.
@@ -148,6 +151,7 @@ pub struct Lease {
     renewals_over: bool,
     /// A clean-up may already have been executed, so that a second one finds nothing.
     clear_ambiguous: bool,
+    rotation: Rotation,
     state: State,
 }
 
@@ -173,7 +177,7 @@ impl Lease {
             confirmed: Tick::ZERO,
             next: Tick::MAX,
             overdue: Tick::MAX,
-            max_end: Tick::MAX,
+            granted: Tick::MAX,
             forget: None,
             dead_since: None,
             last_failure: None,
@@ -190,7 +194,7 @@ impl Lease {
             superseded: None,
             seq: 0,
             attempt: 0,
-            shown: 0,
+            current: 0,
             round_trip: 0,
             reply_limit_ms: REPLY_LIMIT.as_millis() as u32,
             refusals: 0,
@@ -207,6 +211,7 @@ impl Lease {
             last_attempt_made: false,
             renewals_over: false,
             clear_ambiguous: false,
+            rotation: Rotation::Off,
             state: State::Queued,
         }
     }
@@ -291,7 +296,7 @@ impl Lease {
         &self.leftovers
     }
 
-    /// The attempt whose value is the newest one written.
+    /// The newest attempt: none has a higher number.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
@@ -310,7 +315,9 @@ impl Lease {
     /// the lease's own limit for renewals, the general one for the rest.
     pub fn reply_limit(&self, kind: OpKind) -> Duration {
         match kind {
-            OpKind::Renew { .. } | OpKind::Look { .. } if self.state != State::Confirming => {
+            OpKind::Rotate { .. } | OpKind::Renew { .. } | OpKind::Look { .. }
+                if self.state != State::Confirming =>
+            {
                 self.terms.reply_limit()
             }
             _ => Duration::from_millis(u64::from(self.reply_limit_ms)),
@@ -366,9 +373,10 @@ impl Lease {
         };
         self.seq = self.seq.wrapping_add(1);
         match kind {
-            OpKind::Acquire { .. } | OpKind::Adopt { .. } | OpKind::Renew { .. } => {
-                self.dead_since = None
-            }
+            OpKind::Acquire { .. }
+            | OpKind::Adopt { .. }
+            | OpKind::Rotate { .. }
+            | OpKind::Renew { .. } => self.dead_since = None,
             OpKind::Look { .. } | OpKind::Clear => {}
         }
         // An attempt takes its number when it is handed out, so that numbers are never used twice.
@@ -386,6 +394,13 @@ impl Lease {
             OpKind::Adopt { old, .. } => {
                 self.attempt += 1;
                 OpKind::Adopt {
+                    attempt: self.attempt,
+                    old,
+                }
+            }
+            OpKind::Rotate { old, .. } => {
+                self.attempt += 1;
+                OpKind::Rotate {
                     attempt: self.attempt,
                     old,
                 }
@@ -513,7 +528,10 @@ impl Lease {
 
     /// A superseded operation was dropped before any byte of it had left.
     pub fn handle_purged(&mut self, now: Tick, kind: OpKind) {
-        if let OpKind::Acquire { attempt } | OpKind::Adopt { attempt, .. } = kind {
+        if let OpKind::Acquire { attempt }
+        | OpKind::Adopt { attempt, .. }
+        | OpKind::Rotate { attempt, .. } = kind
+        {
             self.leftovers.remove(attempt);
             if self.state == State::Ending && self.leftovers.is_empty() && !self.queued {
                 self.run(Input::NothingLeft, now);

@@ -66,7 +66,7 @@ pub enum Input {
     Refused,
     /// As `Refused`, and that was the only attempt.
     RefusedLast,
-    /// The key shows an unanswered attempt of this request.
+    /// The key shows an unanswered attempt of this request; of a hold, an unanswered rotation.
     RefusedByOwn,
     /// The renewal is confirmed.
     Renewed,
@@ -293,6 +293,7 @@ pub const RULES: &[Rule] = rules! {
     }
     Renewing {
         Renewed => Extend, Held;
+        RefusedByOwn => Renew, Renewing;
         Gone => TellLost, Lost;
         Replaced => TellLost, Lost;
         Failed => RetryRenewal, Held;

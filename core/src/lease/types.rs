@@ -32,6 +32,14 @@ pub enum OpKind {
         /// The unanswered attempt whose value the key showed.
         old: u32,
     },
+    /// Replace the value of attempt `old` by that of `attempt`, with a fresh TTL: the renewal of a hold that
+    /// [rotates](super::Lease::with_rotation).
+    Rotate {
+        /// The attempt whose value is written.
+        attempt: u32,
+        /// The attempt whose value the key has.
+        old: u32,
+    },
     /// Set the TTL anew if the key still has the value of `attempt`.
     Renew {
         /// The attempt whose value the key has.
@@ -70,7 +78,7 @@ pub enum Outcome {
     Gone,
     /// The clean-up is done.
     Cleared {
-        /// Whether the key had the first of the values until then.
+        /// Whether the key had the value of the hold until then: one of [`Leftovers::of_hold`](super::Leftovers::of_hold).
         mine: bool,
     },
     /// An error was answered.

@@ -6,7 +6,7 @@ use crate::time::Tick;
 
 const ABSENT: u32 = u32::MAX;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Heap {
     entries: Vec<(Tick, u32)>,
     /// The place of each lease in `entries`.

@@ -36,6 +36,7 @@
 mod heap;
 mod notice;
 mod queue;
+mod rotation;
 mod settle;
 #[cfg(test)]
 mod tests;
@@ -57,6 +58,7 @@ use crate::time::{Deadline, Tick, micros};
 use heap::Heap;
 pub use notice::{Event, Fault, Holder, Notice};
 use queue::{Link, Queues};
+use rotation::Rotation;
 
 /// Error texts of a server are cut to this.
 const MAX_TEXT: usize = 200;
@@ -114,6 +116,8 @@ pub struct Options {
     pub fair: Option<Duration>,
     /// Whether [replicas](crate::replicas) have to confirm every write.
     pub replicas: Option<Replicas>,
+    /// Whether every renewal [writes a new value](crate::lease::Lease::with_rotation). [`Leases::stir`] says from what.
+    pub rotate: bool,
 }
 
 /// An operation to carry out.
@@ -131,17 +135,22 @@ pub struct Op {
     pub fair: bool,
     /// The replicas that have to confirm it, if it is a write.
     pub replicas: Option<Replicas>,
+    /// Whether what stands for the hold is not cleared but left as [`Leases::cooling`] for the [rest](Leases::rest).
+    pub cools: bool,
 }
 
 /// What was last seen of a name: only refusals and errors make one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Note {
     label: Option<Box<str>>,
+    /// Nobody holds it any more: its minimum is not over.
+    cooling: bool,
     text: Option<Box<str>>,
     /// Who removed the value of the hold by force.
     forced: Option<Box<str>>,
 }
 
+#[derive(Clone)]
 struct Slot {
     lease: Lease,
     /// Kept when the slot is free, so that the next lease need not allocate.
@@ -164,10 +173,12 @@ struct Slot {
     /// Counted in `waiting`.
     waits: bool,
     note: Option<Box<Note>>,
+    /// Of a lease that rotates.
+    rotation: Option<Box<Rotation>>,
 }
 
 /// The table. See the [module](self).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Leases {
     names: Names,
     slots: Vec<Slot>,
@@ -182,6 +193,8 @@ pub struct Leases {
     held: usize,
     /// How many were refused and wait for the next attempt.
     waiting: usize,
+    /// How many rotate.
+    rotating: usize,
     now: Tick,
     regressions: u64,
     closed: bool,
@@ -208,6 +221,7 @@ impl Leases {
             rng: Rng::new(seed),
             held: 0,
             waiting: 0,
+            rotating: 0,
             now: Tick::ZERO,
             regressions: 0,
             closed: false,
@@ -265,7 +279,7 @@ impl Leases {
             mark,
             self.names.label(),
             slot.since_ms,
-            &slot.secret,
+            slot.secret_of(attempt),
             attempt,
         )
     }
@@ -328,6 +342,19 @@ impl Leases {
     pub(crate) fn is_own(&self, id: LeaseId, shown: &[u8]) -> bool {
         let passed_on = self.entry(id).is_some_and(|entry| entry.ends_with(shown));
         passed_on || self.own_attempt(id, shown).is_some()
+    }
+
+    /// How long what stands for the hold has to stay taken when it is let go, in whole milliseconds, rounded up: what is left of
+    /// its [shortest hold](crate::config::LeaseConfig::at_least) at the latest `now`; zero for not at all.
+    pub fn rest(&self, id: LeaseId) -> u64 {
+        let rest = self.lease(id).and_then(|lease| lease.rest(self.now));
+        rest.map_or(0, |rest| crate::time::micros(rest).div_ceil(1000))
+    }
+
+    /// What stands under the key of a lease for the [rest](Leases::rest): nobody's hold any more.
+    pub fn cooling(&self, id: LeaseId) -> Option<Value> {
+        let slot = self.slot(id)?;
+        Some(self.marked(Mark::Cooling, slot, 0))
     }
 
     /// The helper key of a lease with this suffix, in the same slot of a cluster.
@@ -433,6 +460,8 @@ impl Leases {
             let Some(op) = slot.lease.poll_op() else {
                 continue;
             };
+            slot.note_rotation(op.kind);
+            let cools = op.kind == OpKind::Clear && slot.lease.rest(self.now).is_some();
             return Some(Op {
                 id,
                 seq: op.seq,
@@ -440,6 +469,7 @@ impl Leases {
                 fenced: slot.fenced,
                 fair: slot.lease.is_fair(),
                 replicas: slot.replicas,
+                cools,
             });
         }
         None
@@ -479,7 +509,8 @@ impl Leases {
         let lease = Lease::new(now, request.terms, request.wait, self.patience, seed)
             .with_reply_limit(self.reply_limit)
             .with_poll_limit(self.poll_limit)
-            .with_fair(request.options.fair);
+            .with_fair(request.options.fair)
+            .with_rotation(request.options.rotate);
         let index = self.take_slot(lease, request)?;
         let id = LeaseId {
             index,
@@ -532,6 +563,12 @@ impl Leases {
         self.events.retain(|event| event.id != id);
     }
 
+    /// As [`drop_guard`](Leases::drop_guard), of a request whose lock was never handed to anybody: [`Lease::cancel`].
+    pub fn cancel(&mut self, now: Tick, id: LeaseId) {
+        self.with(now, id, Lease::cancel);
+        self.events.retain(|event| event.id != id);
+    }
+
     /// The client is being closed: every request fails, every hold is told. What is left to clear goes
     /// on until [`is_empty`](Leases::is_empty).
     pub fn close(&mut self, now: Tick) {
@@ -570,8 +607,10 @@ impl Leases {
     /// Remembers whose value the key showed, for the refusal or loss that follows.
     pub fn note_holder(&mut self, id: LeaseId, shown: &[u8]) {
         let label = Value::label_of(shown).map(Box::from);
+        let cooling = Value::mark_of(shown) == Some(Mark::Cooling);
         if let Some(note) = self.note(id) {
             note.label = label;
+            note.cooling = cooling;
         }
     }
 
@@ -580,19 +619,20 @@ impl Leases {
         if self.slot(id).is_some() {
             if let Some(note) = &mut self.slots[id.index()].note {
                 note.label = None;
+                note.cooling = false;
             }
         }
     }
 
     /// Remembers who removed the value of this hold by force, if that is what the helper key says.
     pub fn note_forced(&mut self, id: LeaseId, helper: &[u8]) {
-        let Some(attempt) = self.lease(id).map(Lease::attempt) else {
+        let Some(lease) = self.lease(id) else {
             return;
         };
-        let Some(value) = self.value(id, attempt) else {
-            return;
-        };
-        let by = forced_by(helper, value.as_bytes()).map(Box::from);
+        let values = lease.own_attempts().filter_map(|own| self.value(id, own));
+        let by = values
+            .filter_map(|value| forced_by(helper, value.as_bytes()).map(Box::from))
+            .next();
         if let (Some(by), Some(note)) = (by, self.note(id)) {
             note.forced = Some(by);
         }
@@ -745,6 +785,7 @@ impl Leases {
                     held: false,
                     waits: false,
                     note: None,
+                    rotation: None,
                 });
                 let index = (self.slots.len() - 1) as u32;
                 self.free.push(index);
@@ -765,6 +806,8 @@ impl Leases {
         slot.live = true;
         slot.wants = false;
         slot.note = None;
+        slot.rotation = request.options.rotate.then(Box::default);
+        self.rotating += usize::from(request.options.rotate);
         Ok(index)
     }
 }

@@ -67,6 +67,9 @@ pub struct Holder {
     pub label: Option<Box<str>>,
     /// How long the holder's lease runs on if it is not renewed; `None` when it is not known, as at the end of a wait.
     pub remaining: Option<Duration>,
+    /// Whether nobody holds it any more: the last hold, of this label, was released before its
+    /// [minimum](crate::config::LeaseConfig::at_least) was over, and the name stays taken until then.
+    pub cooling: bool,
 }
 
 /// Why something failed, with the server's own words.
@@ -84,6 +87,7 @@ impl Holder {
     pub const UNKNOWN: Holder = Holder {
         label: None,
         remaining: None,
+        cooling: false,
     };
 
     /// A holder with this label.
@@ -91,6 +95,7 @@ impl Holder {
         Holder {
             label: Some(label.into()),
             remaining,
+            cooling: false,
         }
     }
 }
@@ -102,8 +107,17 @@ impl fmt::Display for Holder {
             None => f.write_str("an unknown holder")?,
         }
         match self.remaining {
+            Some(remaining) if self.cooling => {
+                write!(f, " (cooling down, {} s left)", seconds(remaining))
+            }
+            None if self.cooling => f.write_str(" (cooling down)"),
             Some(remaining) => write!(f, " (lease runs out in {remaining:?})"),
             None => Ok(()),
         }
     }
+}
+
+/// Rounded up: what is left is never said to be nothing.
+pub(crate) fn seconds(left: Duration) -> u64 {
+    left.as_secs() + u64::from(left.subsec_nanos() > 0)
 }

@@ -32,7 +32,7 @@ impl Default for Link {
 
 /// The fronts, sorted by key. A sorted list and not a map: no hashing of names that strangers choose,
 /// no allocation once it has grown, and finding one is a handful of comparisons.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Queues {
     fronts: Vec<u32>,
 }

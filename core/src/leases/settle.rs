@@ -25,6 +25,7 @@ impl Leases {
         Holder {
             label: Some(self.names.label().into()),
             remaining: valid_until.map(|until| until.saturating_since(now)),
+            cooling: false,
         }
     }
 
@@ -47,6 +48,7 @@ impl Leases {
                     fenced: slot.fenced,
                     fair: slot.lease.is_fair(),
                     replicas: slot.replicas,
+                    cools: false,
                 });
             }
             self.missed |= slot.lease.take_missed();
@@ -69,6 +71,7 @@ impl Leases {
             if slot.lease.state() == State::Done && slot.live {
                 slot.live = false;
                 slot.note = None;
+                self.rotating -= usize::from(slot.rotation.take().is_some());
                 self.free.push(index);
                 self.heap.set(index, None);
             } else {
@@ -113,6 +116,7 @@ impl Leases {
             lease::Event::Held { remaining } => Notice::Held(Holder {
                 label: label(),
                 remaining,
+                cooling: note.is_some_and(|note| note.cooling),
             }),
             lease::Event::TimedOut => Notice::TimedOut(self.seen_last(now, index)),
             lease::Event::Failed(failure) => Notice::Failed(fault(failure)),
@@ -148,6 +152,7 @@ impl Leases {
         Holder {
             label: note.and_then(|note| note.label.clone()),
             remaining: None,
+            cooling: note.is_some_and(|note| note.cooling),
         }
     }
 
@@ -177,9 +182,12 @@ impl Leases {
                 let promoted = self.queues.leave(&mut self.slots, index)?;
                 // Whom it has seen the next one knows, too: it may time out before it has an answer of its own.
                 let seen = self.slots[index as usize].note.as_deref();
-                if let Some(label) = seen.and_then(|note| note.label.clone()) {
+                let seen = seen.map(|note| (note.label.clone(), note.cooling));
+                if let Some((Some(label), cooling)) = seen {
                     let note = self.slots[promoted as usize].note.get_or_insert_default();
-                    note.label.get_or_insert(label);
+                    if note.label.is_none() {
+                        (note.label, note.cooling) = (Some(label), cooling);
+                    }
                 }
                 self.slots[promoted as usize].lease.turn(now);
                 Some(promoted)

@@ -321,7 +321,7 @@ proptest! {
                         Outcome::Granted { handed_out: now }
                     }
                     OpKind::Acquire { .. } | OpKind::Adopt { .. } => Outcome::Refused { own: None, remaining: None, watched: false },
-                    OpKind::Renew { .. } => Outcome::Granted { handed_out: now },
+                    OpKind::Renew { .. } | OpKind::Rotate { .. } => Outcome::Granted { handed_out: now },
                     OpKind::Look { .. } => Outcome::Seen,
                     OpKind::Clear => {
                         let mine = owner[name] == Some(op.id);

@@ -11,7 +11,7 @@ use crate::plan::{Info, Risk};
 use crate::resp::{Value, encode_to};
 
 /// What is to be looked at on a connection, and what has been told.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Checks {
     /// Still to be asked.
     wanted: Vec<Info>,

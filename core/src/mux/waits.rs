@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::replicas::Replicas;
 
 /// What was sent to be confirmed, on one connection.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Waits {
     /// The longest that the server may wait for any of the commands that are not answered.
     longest: Duration,

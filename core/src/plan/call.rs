@@ -66,6 +66,8 @@ impl Call {
     pub fn new(dialect: &Dialect, op: Op) -> Call {
         let form = match op.kind {
             OpKind::Acquire { .. } if op.fair => dialect.taking(),
+            // Who waits in the queue has its turn when that is over.
+            OpKind::Clear if op.cools => dialect.cooling(),
             OpKind::Clear if op.fair => dialect.passing(),
             OpKind::Acquire { .. } | OpKind::Adopt { .. } if op.fenced => dialect.minting(),
             kind => dialect.form(kind),
@@ -183,7 +185,7 @@ impl Call {
             Form::SwapGet | Form::Swap | Form::SwapScript(_) => true,
             Form::LookValue | Form::LookTtl | Form::LookHeld => false,
             Form::LookForced | Form::LookReplaced => false,
-            Form::Delex | Form::Delifeq | Form::ClearScript(_) => false,
+            Form::Delex | Form::Delifeq | Form::ClearScript(_) | Form::Cool(_) => false,
             Form::Mint(_) | Form::Take(_) => true,
             Form::Pass(_) => false,
         };
@@ -211,8 +213,7 @@ impl Call {
         // What was asked for is answered; this reply belongs to the read that follows, or to the confirmation.
         if let Some(step) = partial.step.take() {
             if self.watch && reply.more == u8::from(self.wait.is_some()) {
-                let attempt = leases.lease(op.id)?.attempt();
-                let value = leases.value(op.id, attempt)?;
+                let value = leases.value(op.id, written(op.kind)?)?;
                 let mut watched = dialect.judge_watch(&reply.value, value.as_bytes());
                 if let Step::Done(Outcome::Refused { .. }) = step {
                     // It may have been freed, or passed on, before the server began to tell.
@@ -254,9 +255,16 @@ impl Call {
             expected: expected.as_ref().map_or(&[], |value| value.as_bytes()),
             handed_out: reply.handed_out,
             more: reply.more.saturating_sub(self.behind()),
+            of_hold: leases
+                .lease(op.id)
+                .map_or(0, |lease| lease.leftovers().of_hold().len() as u8),
         };
         let step = match dialect.judge(form, op.kind, &to, partial) {
             Verdict::More => return None,
+            // Not told what the key has instead: what was not answered is tried, one after the other.
+            Verdict::Done(Outcome::Gone) if form == Form::Swap && self.doubt(leases).is_some() => {
+                Step::Shown(self.doubt(leases))
+            }
             Verdict::Done(outcome) => Step::Done(outcome),
             Verdict::Minted(fence) => {
                 if op.fenced {
@@ -291,8 +299,8 @@ impl Call {
         };
         if reply.more > 0 {
             // What is known to be lost is not held until the rest is known.
-            if let (OpKind::Renew { .. }, Some(how)) = (op.kind, step.vanished()) {
-                if leases.holds(op.id) {
+            if let (true, Some(how)) = (renews(op.kind), step.vanished()) {
+                if leases.holds(op.id) && !self.shows_own(leases, step) {
                     leases.handle_vanished(now, op.id, how);
                 }
             }
@@ -300,6 +308,20 @@ impl Call {
             return None;
         }
         self.obey(now, leases, dialect, partial, step, None)
+    }
+
+    /// What a renewal may find where the value that it compared with is not.
+    fn doubt(self, leases: &Leases) -> Option<u32> {
+        let lease = leases.lease(self.op.id)?;
+        lease.doubt().filter(|_| renews(self.op.kind))
+    }
+
+    /// Whether a value was shown that stands for the hold.
+    fn shows_own(self, leases: &Leases, step: Step) -> bool {
+        let (Step::Shown(Some(shown)), Some(lease)) = (step, leases.lease(self.op.id)) else {
+            return false;
+        };
+        lease.stands_for_hold(self.op.kind, shown)
     }
 
     /// Carries what the replies lead to to the lease, or says in which other form the operation is to be put.
@@ -341,7 +363,7 @@ impl Call {
             }
         }
         // Why it is gone is worth a look, too: somebody else may have it already.
-        let renewed = matches!(op.kind, OpKind::Renew { .. }) && leases.holds(op.id);
+        let renewed = renews(op.kind) && leases.holds(op.id);
         let why = match outcome {
             Outcome::Gone => renewed.then_some(Form::LookForced),
             Outcome::Refused { own: None, .. } => renewed.then_some(Form::LookReplaced),
@@ -365,6 +387,21 @@ impl Call {
             leases.handle_changed_of(now, op.id);
         }
         None
+    }
+}
+
+fn renews(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Renew { .. } | OpKind::Rotate { .. })
+}
+
+/// The attempt whose value is on the key when the operation was granted.
+fn written(kind: OpKind) -> Option<u32> {
+    match kind {
+        OpKind::Acquire { attempt }
+        | OpKind::Adopt { attempt, .. }
+        | OpKind::Rotate { attempt, .. }
+        | OpKind::Renew { attempt } => Some(attempt),
+        OpKind::Look { .. } | OpKind::Clear => None,
     }
 }
 
@@ -462,6 +499,7 @@ mod tests {
         let holder = Holder {
             label: None,
             remaining: Some(Duration::from_millis(1500)),
+            cooling: false,
         };
         assert_eq!(
             theirs.leases.poll_event().unwrap().notice,

@@ -30,7 +30,10 @@ impl Ask {
     /// The options to make the request with.
     pub fn options(&self) -> LockOptions {
         let want = self.checker.lock().ledger.requests[&self.id].want;
-        let mut options = LockOptions::new().lease(want.lease).wait(want.wait);
+        let mut options = LockOptions::new()
+            .lease(want.lease)
+            .wait(want.wait)
+            .at_least(want.at_least);
         if !want.renew {
             options = options.no_renew();
         }
@@ -42,6 +45,9 @@ impl Ask {
         }
         if let Some(waiter_lease) = want.fair {
             options = options.waiter_lease(waiter_lease);
+        }
+        if want.rotate {
+            options = options.rotate();
         }
         options
     }
@@ -77,6 +83,8 @@ impl Ask {
         self.answered = true;
         let checker = self.checker.clone();
         checker.take_in();
+        let now = checker.world.true_time();
+        checker.lock().ledger.granted(self.id, now);
         let fenced = checker.lock().ledger.fenced(self.id, held.fence());
         if let Err(broken) = fenced {
             checker.violation(broken);

@@ -6,6 +6,8 @@ use std::time::Duration;
 use tenure_core::config::{LeaseConfig, Terms};
 use tenure_core::time::Tick;
 
+use super::cooling;
+use super::cooling::Cooling;
 use super::fair::Fair;
 use super::fences::Fences;
 use super::traffic::{self, Traffic};
@@ -27,6 +29,7 @@ pub(crate) struct Ledger {
     pub(super) traffic: Traffic,
     pub(super) fences: Fences,
     pub(super) fair: Fair,
+    pub(super) cooling: Cooling,
     /// When an assumption that is not made was last broken: for a key, a client, or all.
     broken: BTreeMap<(Option<String>, Option<usize>), Tick>,
     pub(crate) violations: Vec<String>,
@@ -47,6 +50,8 @@ pub(super) struct Request {
     pub(super) over: Option<u64>,
     /// As `over`, and no clean-up either.
     pub(super) silent: Option<u64>,
+    /// True time at which its caller was seen to have it.
+    pub(super) granted: Option<Tick>,
     /// The value of its hold, while the guard lives.
     pub(super) guarded: Option<Vec<u8>>,
     /// Two processes believe that it is theirs: what they do is not that of one any more.
@@ -72,6 +77,7 @@ impl Ledger {
             traffic: Traffic::default(),
             fences: Fences::default(),
             fair: Fair::default(),
+            cooling: Cooling::default(),
             broken: BTreeMap::new(),
             violations: Vec::new(),
         }
@@ -91,7 +97,7 @@ impl Ledger {
         want.max_hold = want
             .max_hold
             .map(|most| most.max(want.lease + Duration::from_secs(1)));
-        let mut lease = LeaseConfig::new(want.lease);
+        let mut lease = LeaseConfig::new(want.lease).at_least(want.at_least);
         if !want.renew {
             lease = lease.no_renew();
         }
@@ -108,6 +114,7 @@ impl Ledger {
             lazy: false,
             over: None,
             silent: None,
+            granted: None,
             guarded: None,
             cloned: false,
         };
@@ -199,7 +206,7 @@ impl Ledger {
         }
         let (key, values) = match Wire::of(&command.words) {
             Wire::Clear { key, value } => (key, std::slice::from_ref(value)),
-            Wire::Pass { key, values, .. } => (key, values),
+            Wire::Pass { key, values, .. } | Wire::Cool { key, values, .. } => (key, values),
             _ => (&[][..], &[][..]),
         };
         let mut requests = values
@@ -210,7 +217,13 @@ impl Ledger {
             let key = String::from_utf8_lossy(key).into_owned();
             self.broken.insert((Some(key), Some(command.client)), now);
         }
+        cooling::executed(self, command, reply, at);
         traffic::executed(self, command, reply);
+    }
+
+    /// Whether the renewals of a request write new values.
+    pub(crate) fn rotates(&self, id: u64) -> bool {
+        self.requests[&id].want.rotate
     }
 
     /// S14: a request was granted, with this fence.
@@ -263,7 +276,7 @@ impl Ledger {
             .guarded
             .as_ref()
             .is_some_and(|value| *value != write.value);
-        if changed && !request.cloned {
+        if changed && !request.cloned && !request.want.rotate {
             return Err("S5 a hold changed its value".to_owned());
         }
         let confirmed = Confirmed {
@@ -272,7 +285,7 @@ impl Ledger {
             strict: !self.excused(id, write.at, now),
         };
         if let Some(request) = self.requests.get_mut(&id)
-            && request.guarded.is_none()
+            && (request.guarded.is_none() || request.want.rotate)
         {
             request.guarded = Some(confirmed.value.clone());
         }
@@ -290,6 +303,8 @@ impl Ledger {
         let request = &self.requests[&id];
         let same = match there {
             // Each copy may have taken it over from the other.
+            // So may a rotation that was not answered, or the other copy.
+            Some(there) if request.want.rotate => self.traffic.request_of(there) == Some(id),
             Some(there) if request.cloned => secret(there) == secret(&confirmed.value),
             there => there == Some(confirmed.value.as_slice()),
         };
@@ -324,6 +339,12 @@ impl Ledger {
                 && of.as_deref().is_none_or(|of| of == key)
                 && by.is_none_or(|by| by == client)
         })
+    }
+
+    /// As `broken_since`, of a client's clock and process alone.
+    pub(super) fn broken_since_for(&self, client: usize, then: Tick) -> bool {
+        let mut broken = self.broken.iter();
+        broken.any(|((_, by), at)| *at >= then && *by == Some(client))
     }
 
     /// So long by the server's clock.

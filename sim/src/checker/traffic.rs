@@ -138,6 +138,9 @@ fn handed_out(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
             let mut values = values.iter();
             values.try_for_each(|value| clears(ledger, command, key, value))
         }
+        Wire::Cool { key, values, .. } => values
+            .iter()
+            .try_for_each(|value| clears(ledger, command, key, value)),
     }
 }
 
@@ -180,7 +183,9 @@ fn writes(
         .secrets
         .entry(ms)
         .or_insert_with(|| (secret(value).to_vec(), 0));
-    if own != secret(value) {
+    let rotates =
+        ledger.requests[&ms].want.rotate && matches!(Wire::of(&command.words), Wire::Swap { .. });
+    if own != secret(value) && !rotates {
         return Err("S5 a request with two secrets".to_owned());
     }
     let renews = matches!(Wire::of(&command.words), Wire::Swap { old, new, .. } if old == new);
@@ -258,7 +263,11 @@ fn pays(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
         Wire::Swap { new: value, .. } => value,
         Wire::Clear { value, .. } => value,
         Wire::Pass { entry, .. } => entry,
-        Wire::Harmless | Wire::Unknown => return Ok(()),
+        Wire::Cool {
+            values: [value, ..],
+            ..
+        } => value,
+        Wire::Cool { .. } | Wire::Harmless | Wire::Unknown => return Ok(()),
     };
     if ledger.traffic.in_parts {
         return Ok(());

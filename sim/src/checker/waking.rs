@@ -243,7 +243,9 @@ pub(super) fn judge(state: &mut State, now: Tick) {
             .guarded
             .as_ref()
             .and_then(|value| waking.left.get(value));
-        let Some(left) = left.filter(|_| !state.clients[&client].is_killed()) else {
+        // One that rotates leaves its value by itself.
+        let tells = !state.clients[&client].is_killed() && !request.want.rotate;
+        let Some(left) = left.filter(|_| tells) else {
             continue;
         };
         let cut = waking.cuts.get(&client).map(|cut| *cut + RECONNECT);

@@ -39,6 +39,13 @@ pub(super) enum Wire<'a> {
         entry: &'a [u8],
         values: &'a [Vec<u8>],
     },
+    /// Lets go of the key if it has one of these values: the first ones stand for a hold and are replaced for so long, the
+    /// others are deleted.
+    Cool {
+        key: &'a [u8],
+        ms: u64,
+        values: &'a [Vec<u8>],
+    },
     /// Looks, or belongs to the handshake.
     Harmless,
     /// Nothing that the library has any business sending.
@@ -140,6 +147,11 @@ impl<'a> Wire<'a> {
                 minted: false,
             },
             [key, value] if is(&plan::CLEAR) => Wire::Clear { key, value },
+            [key, _, ms, _, values @ ..] if is(&plan::COOL) => Wire::Cool {
+                key,
+                ms: number(ms),
+                values,
+            },
             _ => Wire::Unknown,
         }
     }
@@ -204,7 +216,7 @@ fn is_helper(helper: &[u8], key: &[u8], suffix: &str) -> bool {
 }
 
 /// A value of ours without the number of the attempt: what all attempts of a request share.
-pub(super) fn secret(value: &[u8]) -> &[u8] {
+pub(crate) fn secret(value: &[u8]) -> &[u8] {
     let end = value.iter().rposition(|byte| *byte == b'.');
     &value[..end.unwrap_or(value.len())]
 }

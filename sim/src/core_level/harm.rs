@@ -263,6 +263,16 @@ impl Play {
             dialling: original.dialling,
             leases: original.leases.clone(),
         };
+        let leases = copy.machine.mux().leases();
+        for live in copy.leases.values() {
+            let Some(lease) = leases.lease(live.id) else {
+                continue;
+            };
+            let known = lease.own_attempts().chain([lease.attempt()]);
+            let values = known.filter_map(|own| leases.value(live.id, own));
+            self.shared
+                .extend(values.map(|value| value.as_bytes().to_vec()));
+        }
         self.ledger.cloned(copy.client);
         self.nodes.push(copy);
         let last = self.nodes.len() - 1;

@@ -31,6 +31,7 @@ enum Call {
     Received(Tick, Vec<u8>),
     Transmitted(Tick, usize),
     Timeout(Tick),
+    Stir(Option<[u8; 16]>),
     Poll(Tick),
 }
 
@@ -142,6 +143,10 @@ impl Machine {
         self.call(Call::Timeout(now));
     }
 
+    pub(super) fn stir(&mut self, fresh: Option<[u8; 16]>) {
+        self.call(Call::Stir(fresh));
+    }
+
     pub(super) fn poll(&mut self, now: Tick) -> Output<'_> {
         self.remember(|| Call::Poll(now));
         self.mux.poll_output(now)
@@ -187,6 +192,7 @@ impl Call {
             }
             Call::Transmitted(now, n) => mux.transmitted(*now, *n),
             Call::Timeout(now) => mux.handle_timeout(*now),
+            Call::Stir(fresh) => mux.stir(*fresh),
             Call::Poll(now) => _ = mux.poll_output(*now),
         }
     }

@@ -145,6 +145,11 @@ async fn verb(
         // Without a draw of its own: a history is its seed.
         fenced: lease.as_micros().is_multiple_of(3),
         fair: fair(lease),
+        rotate: lease.as_micros() % 4 == 1,
+        at_least: match lease.as_micros() % 5 {
+            2 => lease * 3 / 2,
+            _ => Duration::ZERO,
+        },
     };
     let ask = stage.checker.ask(client, &name, want);
     let request = locks.lock(&name).options(ask.options());

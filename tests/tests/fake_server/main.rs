@@ -16,7 +16,7 @@ use std::io::{BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tenure_core::plan::{ADOPT, CLEAR, MINT, PASS, REMOVE, RENEW, TAKE};
+use tenure_core::plan::{ADOPT, CLEAR, COOL, MINT, PASS, REMOVE, RENEW, TAKE};
 use tenure_core::rng::Rng;
 use tenure_sim::{Dialect, FakeServer};
 use tenure_tests::{Failure, Server, ServerKind};
@@ -355,6 +355,24 @@ impl Author {
         script.into_iter().chain(rest).collect()
     }
 
+    /// What lets go before a minimum is over, as it is sent: the values of the hold first, then others.
+    fn cooling(&mut self) -> Vec<Vec<u8>> {
+        let script = match self.below(2) {
+            0 => [self.case("EVAL"), COOL.text.as_bytes().to_vec()],
+            _ => [self.case("EVALSHA"), COOL.sha.as_bytes().to_vec()],
+        };
+        let mut command: Vec<Vec<u8>> = script.into_iter().collect();
+        command.extend([b"1".to_vec(), self.key(), self.value()]);
+        command.extend([
+            self.pick(&["60000", "300000"]),
+            self.pick(&["1", "1", "2", "0"]),
+        ]);
+        for _ in 0..1 + self.below(3) {
+            command.push(self.value());
+        }
+        command
+    }
+
     /// A counter of fences, which nothing else touches: of two times not all digits are the same.
     fn counter(&mut self) -> Vec<u8> {
         self.pick(&["f", "f", "g"])
@@ -442,9 +460,10 @@ impl Author {
     }
 
     fn command(&mut self) -> Vec<Vec<u8>> {
-        match self.below(8) {
-            0 => return self.fenced(),
-            1 => return self.queued(),
+        match self.below(16) {
+            0 | 1 => return self.fenced(),
+            2 | 3 => return self.queued(),
+            4 => return self.cooling(),
             _ => {}
         }
         let mut command = match self.below(40) {

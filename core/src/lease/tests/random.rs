@@ -35,7 +35,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(wait: Wait, renew: bool, max_hold: bool, seed: u64) -> Watched {
+    fn new(wait: Wait, renew: bool, max_hold: bool, rotate: bool, seed: u64) -> Watched {
         let mut config = LeaseConfig::new(MS * 1_000);
         if !renew {
             config = config.no_renew();
@@ -46,7 +46,7 @@ impl Watched {
         let now = Tick::from_micros(5_000_000);
         let terms = config.build().unwrap();
         Watched {
-            lease: Lease::new(now, terms, wait, MS * 400, seed),
+            lease: Lease::new(now, terms, wait, MS * 400, seed).with_rotation(rotate),
             now,
             op: None,
             superseded: Vec::new(),
@@ -67,17 +67,25 @@ impl Watched {
             Failure::Server(ServerError::Loading),
             Failure::Server(ServerError::NoPerm),
             Failure::Link(LinkFault::Closed),
-        ][(arg % 3) as usize];
+            Failure::Server(ServerError::OutOfMemory),
+        ][(arg / 16 % 4) as usize];
         let maybe_executed = arg & 4 == 0;
         match (kind % 12, op.kind) {
             (0..=3, OpKind::Look { .. }) => Outcome::Seen,
+            (7..=11, OpKind::Rotate { .. }) if arg % 2 == 0 => Outcome::NoReply {
+                failure,
+                maybe_executed: true,
+            },
             (0..=5, OpKind::Clear) => Outcome::Cleared { mine: arg % 2 == 0 },
             (0..=3, _) => Outcome::Granted {
                 handed_out: self.now - MS * [0, 1, 300, 600, 700, 2_000][(arg % 6) as usize],
             },
             (4..=6, _) => Outcome::Refused {
-                own: (arg % 3 == 0)
-                    .then(|| 1 + (arg / 3 % u64::from(self.lease.attempt().max(1))) as u32),
+                own: match arg % 6 {
+                    0 => Some(1 + (arg / 6 % u64::from(self.lease.attempt().max(1))) as u32),
+                    3 | 4 | 5 => self.lease.doubt(),
+                    _ => None,
+                },
                 remaining: [None, Some(MS * 3), Some(Duration::ZERO)][(arg / 8 % 3) as usize],
                 watched: arg % 2 == 0,
             },
@@ -182,13 +190,15 @@ impl Watched {
                     "S4: cleared before the guard was gone"
                 );
             }
-            OpKind::Acquire { attempt } | OpKind::Adopt { attempt, .. } => {
+            OpKind::Acquire { attempt }
+            | OpKind::Adopt { attempt, .. }
+            | OpKind::Rotate { attempt, .. } => {
                 assert!(attempt > self.written, "a value is written once");
                 self.written = attempt;
                 assert!(!self.silent, "S4: {op:?}");
             }
             OpKind::Renew { attempt } | OpKind::Look { attempt } => {
-                assert_eq!(attempt, self.written);
+                assert!(self.lease.own_attempts().any(|own| own == attempt));
                 assert!(!self.dead.contains(&attempt), "S5b");
                 assert!(!self.silent, "S4: {op:?}");
             }
@@ -271,7 +281,7 @@ fn every_cell_of_the_table_is_met() {
             Wait::For(MS * 3),
         ][(rng.next_u64() % 4) as usize];
         let (renew, max_hold) = (rng.next_u64() % 5 > 0, rng.next_u64() % 4 == 0);
-        let mut watched = Watched::new(wait, renew, max_hold, seed);
+        let mut watched = Watched::new(wait, renew, max_hold, seed % 3 > 0, seed);
         if rng.next_u64() % 8 > 0 {
             watched.lease.turn(watched.now);
         }
@@ -294,9 +304,10 @@ proptest! {
         wait in prop_oneof![Just(Wait::Now), Just(Wait::Forever), (0u64..400).prop_map(|n| Wait::For(Duration::from_millis(n)))],
         renew: bool,
         max_hold: bool,
+        rotate: bool,
         steps in prop::collection::vec((any::<u64>(), any::<u64>()), 0..120),
     ) {
-        let mut watched = Watched::new(wait, renew, max_hold, 7);
+        let mut watched = Watched::new(wait, renew, max_hold, rotate, 7);
         watched.lease.turn(watched.now);
         for (kind, arg) in steps {
             watched.step(kind >> 8, arg >> 8);
@@ -323,7 +334,7 @@ proptest! {
         steps in prop::collection::vec((any::<u64>(), any::<u64>()), 0..60),
         early in 0u64..2_000,
     ) {
-        let mut watched = Watched::new(Wait::Forever, true, false, 7);
+        let mut watched = Watched::new(Wait::Forever, true, false, true, 7);
         watched.lease.turn(watched.now);
         for (kind, arg) in steps {
             watched.step(kind >> 8, arg >> 8);

@@ -315,9 +315,9 @@ fn a_key_of_another_type_is_never_touched() {
 
 #[test]
 fn the_scripts_are_known_by_their_sha() {
-    use crate::plan::{ADOPT, CLEAR, MINT, REMOVE, RENEW};
+    use crate::plan::{ADOPT, CLEAR, COOL, MINT, REMOVE, RENEW};
     use sha1::{Digest, Sha1};
-    for script in [RENEW, ADOPT, CLEAR, REMOVE, MINT] {
+    for script in [RENEW, ADOPT, CLEAR, COOL, REMOVE, MINT] {
         let digest = Sha1::digest(script.text.as_bytes());
         let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, script.sha, "{}", script.text);
@@ -391,6 +391,7 @@ fn a_key_that_is_not_permitted_does_not_stop_others_from_being_read() {
         expected: b"",
         handed_out: crate::time::Tick::ZERO,
         more: 0,
+        of_hold: 1,
     };
     let acquire = OpKind::Acquire { attempt: 1 };
     let renew = OpKind::Renew { attempt: 1 };
@@ -423,6 +424,7 @@ fn a_full_server_is_asked_by_script_for_a_renewal_and_not_for_a_take_over() {
         expected: b"",
         handed_out: crate::time::Tick::ZERO,
         more: 0,
+        of_hold: 1,
     };
     let mut verdict = |kind| dialect.judge(Form::SwapGet, kind, &full, &mut Partial::default());
     assert_eq!(

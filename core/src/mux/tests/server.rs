@@ -309,7 +309,7 @@ impl Server {
             }
             "EVALSHA" if !self.cached.contains(words[1]) => error_reply("NOSCRIPT No matching script"),
             "EVAL" | "EVALSHA" => {
-                let script = [plan::RENEW, plan::ADOPT, plan::CLEAR, plan::REMOVE, plan::MINT]
+                let script = [plan::RENEW, plan::ADOPT, plan::CLEAR, plan::COOL, plan::REMOVE, plan::MINT]
                     .into_iter()
                     .find(|script| words[1] == script.text || words[1] == script.sha)
                     .expect("a known script");
@@ -442,6 +442,9 @@ impl Server {
         if sha == plan::MINT.sha {
             return self.mint(now, key, old, argv);
         }
+        if sha == plan::COOL.sha {
+            return self.cool(now, key, old, argv);
+        }
         let mine = old.as_ref() == Some(&argv[0]);
         let until = |at: usize| {
             let ms: u64 = String::from_utf8_lossy(&argv[at]).parse().expect("ms");
@@ -492,6 +495,32 @@ impl Server {
         self.keys
             .insert(key.to_vec(), (Stored::Text(value.clone()), Some(until)));
         int(fence as i64)
+    }
+
+    fn cool(&mut self, now: u64, key: &[u8], old: Option<Vec<u8>>, argv: &[Vec<u8>]) -> Vec<u8> {
+        let [cooling, ms, count, values @ ..] = argv else {
+            panic!("{argv:?}")
+        };
+        let number = |text: &[u8]| {
+            String::from_utf8_lossy(text)
+                .parse::<u64>()
+                .expect("digits")
+        };
+        if old.as_ref() == Some(cooling) {
+            return int(1);
+        }
+        let Some(at) = values.iter().position(|value| Some(value) == old.as_ref()) else {
+            return int(0);
+        };
+        if at as u64 >= number(count) {
+            self.keys.remove(key);
+            return int(0);
+        }
+        let stays = if self.oom { &values[at] } else { cooling };
+        let until = now + number(ms) * 1_000;
+        self.keys
+            .insert(key.to_vec(), (Stored::Text(stays.clone()), Some(until)));
+        int(1)
     }
 
     fn delete(&mut self, key: &[u8], value: &[u8]) -> i64 {

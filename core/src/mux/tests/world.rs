@@ -115,6 +115,8 @@ pub(super) struct World {
     pub(super) dials: u32,
     pub(super) manner: Manner,
     whim: Rng,
+    /// Where the entropy for rotations comes from; nowhere for none.
+    pub(super) entropy: Option<Rng>,
     /// A turn was forgotten: there is something to do.
     owes: bool,
     wire: Option<Wire>,
@@ -158,6 +160,7 @@ impl World {
             dials: 0,
             manner: Manner::Exact,
             whim: Rng::new(seed),
+            entropy: Some(Rng::new(seed + 0x5eed)),
             owes: false,
             wire: None,
             late: VecDeque::new(),
@@ -204,6 +207,17 @@ impl World {
         let id = self.mux.acquire(self.now, &request).expect("a good name");
         self.pump();
         id
+    }
+
+    /// The same process once more, with its connection gone and its entropy its own.
+    pub(super) fn copy(&self) -> World {
+        let config = MuxConfig::new(Names::new("lock:", "me").expect("names"));
+        let mut copy = World::with(config, self.server.clone(), 2);
+        copy.now = self.now;
+        copy.mux = self.mux.clone();
+        copy.secrets = self.secrets;
+        copy.mux.handle_disconnected(copy.now);
+        copy
     }
 
     pub(super) fn ask(&mut self, question: &Question<'_>) -> AskId {
@@ -434,6 +448,7 @@ impl World {
         }
         self.owes = false;
         loop {
+            self.stir();
             match self.mux.poll_output(self.now) {
                 Output::Lease(event) => self.notices.push((self.now, event.id, event.notice)),
                 Output::Answer(answer) => self.answers.push((self.now, answer)),
@@ -472,6 +487,16 @@ impl World {
                     return;
                 }
             }
+        }
+    }
+
+    fn stir(&mut self) {
+        if self.mux.wants_stirring() {
+            let fresh = self.entropy.as_mut().map(|rng| {
+                let halves = [rng.next_u64(), rng.next_u64()];
+                core::array::from_fn(|at| halves[at / 8].to_le_bytes()[at % 8])
+            });
+            self.mux.stir(fresh);
         }
     }
 
