@@ -83,7 +83,7 @@ impl Watched {
             (4..=6, _) => Outcome::Refused {
                 own: match arg % 6 {
                     0 => Some(1 + (arg / 6 % u64::from(self.lease.attempt().max(1))) as u32),
-                    3 | 4 | 5 => self.lease.doubt(),
+                    3..=5 => self.lease.doubt(),
                     _ => None,
                 },
                 remaining: [None, Some(MS * 3), Some(Duration::ZERO)][(arg / 8 % 3) as usize],
