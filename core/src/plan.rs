@@ -707,6 +707,7 @@ fn commands(
                 Arg::Bytes(&entry),
                 Arg::Bytes(&next_entry),
                 Arg::Int(next.map_or(0, |next| leases.age_us(next))),
+                Arg::Int(lease.leftovers().of_hold().len() as u64),
             ]);
             args.extend(values.iter().map(|value| Arg::Bytes(value.as_bytes())));
             each(&args);

@@ -3,7 +3,7 @@
 
 use tenure_core::time::Tick;
 
-use crate::keys::{Dialect, Held, Keys, Reply, Scores};
+use crate::keys::{Dialect, Held, Keys, Reply, Scores, number};
 use crate::mint::Minting;
 use crate::server::{Mood, Server};
 
@@ -42,12 +42,13 @@ impl Server {
 
     /// `PASS`
     pub(crate) fn pass(&mut self, now: Tick, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Reply {
-        let ([key, _, _], [entry, next, age, values @ ..]) = (keys, arguments) else {
+        let ([key, _, _], [entry, next, age, count, values @ ..]) = (keys, arguments) else {
             return Reply::Error("ERR the simulated server wants all of it".to_owned());
         };
         let mut run = Run::begin(self, now, keys);
         let present = run.value(key).unwrap_or_default();
-        let passed = run.pass(present, entry, (next, age), values);
+        let of_hold = number(count).and_then(|count| usize::try_from(count).ok());
+        let passed = run.pass(present, entry, (next, age), (of_hold.unwrap_or(0), values));
         let reply = passed.unwrap_or_else(|reply| reply);
         self.after_a_write(reply)
     }
@@ -120,7 +121,7 @@ impl<'a> Run<'a> {
         present: Option<Vec<u8>>,
         entry: &[u8],
         (next, age): (&[u8], &[u8]),
-        values: &[Vec<u8>],
+        (of_hold, values): (usize, &[Vec<u8>]),
     ) -> Step<Reply> {
         self.purge()?;
         self.leave(entry)?;
@@ -139,7 +140,8 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        Ok(Reply::Int(i64::from(Some(&present) == values.first())))
+        let held = values.iter().take(of_hold).any(|value| *value == present);
+        Ok(Reply::Int(i64::from(held)))
     }
 
     /// Who does not wait any more is taken out.

@@ -89,9 +89,9 @@ if not v then ",
 
 /// Gives the key up, if it has one of these values, or was passed on to this waiter: to the first who waits, if anybody does.
 /// Keys: the lock, its queue, who is alive. Arguments: the entry of the one who leaves, the entry of who waits in the same
-/// process and its age in us (none for none), and the values; the first is that of the hold.
+/// process and its age in us (none for none), how many values stand for the hold, and the values, those first.
 ///
-/// Answers 1 if the key had the value of the hold. A server that is full refuses no write of a script that has written before, and
+/// Answers 1 if the key had a value of the hold. A server that is full refuses no write of a script that has written before, and
 /// this one has: it releases.
 pub const PASS: Script = Script {
     text: concat!(
@@ -101,17 +101,16 @@ local q,a,w=KEYS[2],KEYS[3],ARGV[2] \
 local t=redis.call('TIME') local now=t[1]*1000000+t[2] local ms=math.floor(now/1000) ",
         purged!(),
         "redis.call('ZREM',q,ARGV[1]) redis.call('ZREM',a,ARGV[1]) \
-local found=v and v==string.match(ARGV[1],' (.+)$') \
-for i=4,#ARGV do found=found or v==ARGV[i] end \
+local found,held=v and v==string.match(ARGV[1],' (.+)$'),0 \
+for i=5,#ARGV do if v==ARGV[i] then found=true if i<5+ARGV[4] then held=1 end end end \
 if w~='' then ",
         ticket!("ARGV[3]"),
         joined!(),
         "end if found then local h=redis.call('ZRANGE',q,0,0) if h[1] then ",
         passed!(),
-        "else redis.call('DEL',KEYS[1]) end end \
-if v and v==ARGV[4] then return 1 end return 0"
+        "else redis.call('DEL',KEYS[1]) end end return held"
     ),
-    sha: "13202251ec41cfa283bb216eb6660f0685074aaf",
+    sha: "d687bf145cec3ee33a60be2017e2c0811a047478",
 };
 
 impl Dialect {

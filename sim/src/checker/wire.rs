@@ -93,7 +93,7 @@ impl<'a> Wire<'a> {
             {
                 let own = is_helper(queue, key, "queue") && is_helper(alive, key, "alive");
                 match args {
-                    [entry, _, _, values @ ..] if own => Wire::Pass { key, entry, values },
+                    [entry, _, _, _, values @ ..] if own => Wire::Pass { key, entry, values },
                     _ => Wire::Unknown,
                 }
             }

@@ -445,7 +445,8 @@ impl Author {
             }
             _ => {
                 let keys = [b"3".to_vec(), key, queue, alive];
-                let mut rest = [&keys[..], &[self.entry(), self.entry(), age]].concat();
+                let arguments = [self.entry(), self.entry(), age, self.pick(&["0", "1", "2"])];
+                let mut rest = [&keys[..], &arguments].concat();
                 for _ in 0..self.below(3) {
                     rest.push(self.pick(&["one", "two", "three"]));
                 }
