@@ -220,6 +220,12 @@ impl Checker {
         self.lock().ledger.broke(assumption, name, client, now);
     }
 
+    /// The server's clock was set forward to where it was before it was set back.
+    pub fn clock_is_right(&self) {
+        self.take_in();
+        self.lock().ledger.clock_is_right();
+    }
+
     /// From now on a request may fail because the server does not let a client in.
     pub fn may_deny(&self) {
         self.lock().may_deny = true;

@@ -237,9 +237,10 @@ impl Ledger {
         (self.fair.turns, self.fair.overtaken)
     }
 
-    /// By the server's clock nobody who waits has given word of itself.
-    pub(crate) fn places_are_lost(&mut self) {
+    /// The server's clock is right again after it was set back: whatever ends ends sooner.
+    pub(crate) fn clock_is_right(&mut self) {
         self.fair.forgotten();
+        self.cooling = Cooling::default();
     }
 
     /// Commands of one turn may have different times from now on.

@@ -139,7 +139,7 @@ impl Play {
         // What was set back is set forward, or keys would live longer than their lease.
         let behind = std::mem::take(&mut self.behind);
         self.server.clock.step(self.now, behind * 1_000);
-        self.ledger.places_are_lost();
+        self.ledger.clock_is_right();
     }
 
     fn cut(&mut self, node: usize) {

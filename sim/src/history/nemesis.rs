@@ -438,4 +438,5 @@ pub(super) fn heal(stage: &Stage) {
     // What was set back is set forward, or keys would live longer than their lease.
     let behind = *lock(&stage.behind);
     server.step_clock(behind);
+    stage.checker.clock_is_right();
 }
