@@ -92,6 +92,8 @@ pub(super) fn executed(ledger: &mut Ledger, command: &Command, reply: &Reply) {
     if let (Wire::Acquire { value, .. } | Wire::Take { value, .. }, Reply::Error(text)) =
         (wire, reply)
         && text.starts_with("NOSCRIPT")
+        // Of two copies the other may have written it.
+        && !ledger.requests.get(&ms).is_some_and(|request| request.cloned)
     {
         ledger.traffic.not_executed(ms, command.stamp, value);
     }
