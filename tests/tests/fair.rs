@@ -79,7 +79,7 @@ fn stand(client: &mut Client, count: i64) -> Outcome {
 
 /// One after the other comes, and gets the name in that order: with a fence or without, of one process or several.
 #[test]
-fn fair_first_come_first_served() -> Outcome {
+fn s19_first_come_first_served() -> Outcome {
     each(4, |_, clients, client| {
         let held = clients[0].wait(fair(&clients[0]).acquire())??;
         let mut asked = Vec::new();
@@ -117,7 +117,7 @@ fn fair_first_come_first_served() -> Outcome {
 
 /// A single try gets the name only if nobody waits for it, and passes it on where it is free.
 #[test]
-fn fair_a_try_does_not_overtake() -> Outcome {
+fn s19_a_try_does_not_overtake() -> Outcome {
     each(3, |_, clients, client| {
         let try_fair = |tenure: &Tenure| tenure.wait(fair(tenure).try_acquire());
         let held = clients[0].wait(fair(&clients[0]).acquire())??;
@@ -139,7 +139,7 @@ fn fair_a_try_does_not_overtake() -> Outcome {
 
 /// Whoever gives up, by a limit or by being dropped, leaves the queue at once, also if the name was just passed on to it.
 #[test]
-fn fair_who_gives_up_leaves_the_queue() -> Outcome {
+fn s19_who_gives_up_leaves_the_queue() -> Outcome {
     each(3, |_, clients, client| {
         let held = clients[0].wait(fair(&clients[0]).acquire())??;
         let limited = fair(&clients[1]).wait(Duration::from_millis(300));
@@ -176,7 +176,7 @@ fn fair_who_gives_up_leaves_the_queue() -> Outcome {
 
 /// A process that dies while it waits keeps the others waiting for twice its waiter's lease at most.
 #[test]
-fn fair_the_dead_delay_by_twice_their_lease_at_most() -> Outcome {
+fn s19_the_dead_delay_by_twice_their_lease_at_most() -> Outcome {
     let lease = Duration::from_millis(400);
     each(2, |server, clients, client| {
         let proxy = Proxy::start(server.addr())?;
@@ -205,7 +205,7 @@ fn fair_the_dead_delay_by_twice_their_lease_at_most() -> Outcome {
 
 /// After a flush, and after an outage that was longer than their lease, those who wait have their old places.
 #[test]
-fn fair_places_are_kept_whatever_the_server_forgets() -> Outcome {
+fn s19_places_are_kept_whatever_the_server_forgets() -> Outcome {
     let lease = Duration::from_millis(300);
     each(4, |server, clients, client| {
         for act in ["flush", "restart"] {
@@ -240,7 +240,7 @@ fn fair_places_are_kept_whatever_the_server_forgets() -> Outcome {
 
 /// A server that is full grants nothing. What is released on it is passed on all the same.
 #[test]
-fn fair_a_full_server_releases() -> Outcome {
+fn s19_a_full_server_releases() -> Outcome {
     each(2, |_, clients, client| {
         let held = clients[0].wait(fair(&clients[0]).acquire())??;
         let asking = ask(&clients[1], fair(&clients[1]))?;
@@ -258,7 +258,7 @@ fn fair_a_full_server_releases() -> Outcome {
 
 /// Who is not fair can come in between only where the name gets free without being passed on.
 #[test]
-fn fair_only_what_is_freed_otherwise_can_be_overtaken() -> Outcome {
+fn s19_only_what_is_freed_otherwise_can_be_overtaken() -> Outcome {
     each(2, |_, clients, client| {
         let held = clients[0].wait(fair(&clients[0]).acquire())??;
         let asking = ask(&clients[1], fair(&clients[1]))?;

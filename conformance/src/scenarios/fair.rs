@@ -12,12 +12,12 @@ use crate::stage::Incident;
 use crate::{Outcome, Scene};
 
 scenarios! {
-    fair_those_who_wait_are_served_in_order: [];
-    fair_a_try_gets_nothing_that_others_wait_for: [];
-    fair_who_leaves_the_queue_is_not_waited_for: [];
-    fair_each_turn_has_a_higher_fence: [];
-    fair_places_that_cannot_be_kept_are_refused: [];
-    fair_who_waits_gets_what_the_server_forgot: [Server];
+    s19_fair_those_who_wait_are_served_in_order: [];
+    s19_fair_a_try_gets_nothing_that_others_wait_for: [];
+    s19_fair_who_leaves_the_queue_is_not_waited_for: [];
+    s19_fair_each_turn_has_a_higher_fence: [];
+    s19_fair_places_that_cannot_be_kept_are_refused: [];
+    s19_fair_who_waits_gets_what_the_server_forgot: [Server];
 }
 
 /// Who got it, in order.
@@ -43,7 +43,7 @@ async fn come(
     guard.release().await
 }
 
-async fn fair_those_who_wait_are_served_in_order(scene: Scene) -> Outcome {
+async fn s19_fair_those_who_wait_are_served_in_order(scene: Scene) -> Outcome {
     let (a, b) = (scene.party("a").await?, scene.party("b").await?);
     let (name, order) = (scene.name("n"), Order::default());
     let guard = a.take(&name, fair(&scene)).await?;
@@ -67,7 +67,7 @@ async fn fair_those_who_wait_are_served_in_order(scene: Scene) -> Outcome {
     Ok(())
 }
 
-async fn fair_a_try_gets_nothing_that_others_wait_for(scene: Scene) -> Outcome {
+async fn s19_fair_a_try_gets_nothing_that_others_wait_for(scene: Scene) -> Outcome {
     let parties = (
         scene.party("a").await?,
         scene.party("b").await?,
@@ -94,7 +94,7 @@ async fn fair_a_try_gets_nothing_that_others_wait_for(scene: Scene) -> Outcome {
     Ok(())
 }
 
-async fn fair_who_leaves_the_queue_is_not_waited_for(scene: Scene) -> Outcome {
+async fn s19_fair_who_leaves_the_queue_is_not_waited_for(scene: Scene) -> Outcome {
     let parties = (
         scene.party("a").await?,
         scene.party("b").await?,
@@ -125,7 +125,7 @@ async fn fair_who_leaves_the_queue_is_not_waited_for(scene: Scene) -> Outcome {
     Ok(())
 }
 
-async fn fair_each_turn_has_a_higher_fence(scene: Scene) -> Outcome {
+async fn s19_fair_each_turn_has_a_higher_fence(scene: Scene) -> Outcome {
     let (a, b) = (scene.party("a").await?, scene.party("b").await?);
     let (name, order) = (scene.name("n"), Order::default());
     let guard = a.take(&name, fair(&scene).fenced()).await?;
@@ -147,7 +147,7 @@ async fn fair_each_turn_has_a_higher_fence(scene: Scene) -> Outcome {
     Ok(())
 }
 
-async fn fair_places_that_cannot_be_kept_are_refused(scene: Scene) -> Outcome {
+async fn s19_fair_places_that_cannot_be_kept_are_refused(scene: Scene) -> Outcome {
     let party = scene.party("a").await?;
     let short = Duration::from_millis(99);
     let options = scene.options().waiter_lease(short);
@@ -160,7 +160,7 @@ async fn fair_places_that_cannot_be_kept_are_refused(scene: Scene) -> Outcome {
     }
 }
 
-async fn fair_who_waits_gets_what_the_server_forgot(scene: Scene) -> Outcome {
+async fn s19_fair_who_waits_gets_what_the_server_forgot(scene: Scene) -> Outcome {
     let (a, b) = (scene.party("a").await?, scene.party("b").await?);
     let name = scene.name("n");
     let guard = a.take(&name, fair(&scene)).await?;
