@@ -413,4 +413,40 @@ mod tests {
         }
         assert!(memory.keys.len() <= SWEEP, "{} keys", memory.keys.len());
     }
+
+    /// The name is free for a moment: who held it has not renewed, and who waits has not looked yet.
+    #[test]
+    fn s19_a_try_gets_nothing_that_others_wait_for() {
+        let mut memory = Memory::new(Names::new("lock:", "me").unwrap(), 1);
+        let (mut now, mut signals) = (Tick::ZERO, Vec::new());
+        let mut ask = |memory: &mut Memory, now, wait| {
+            let lease = Duration::from_millis(100);
+            let request = Request {
+                name: b"a",
+                terms: LeaseConfig::new(lease).build().unwrap(),
+                wait,
+                secret: [0; 16],
+                options: Options {
+                    fair: Some(lease),
+                    ..Options::default()
+                },
+                since_ms: 0,
+            };
+            let id = memory.acquire(now, &request).unwrap();
+            memory.flush(now, &mut signals);
+            id
+        };
+        let held = ask(&mut memory, now, Wait::Now);
+        memory.end(now, held, End::Abandon);
+        let waits = ask(&mut memory, now, Wait::Forever);
+        now = now + Duration::from_millis(100);
+        let tries = ask(&mut memory, now, Wait::Now);
+        assert!(!memory.leases.holds_at(tries, now));
+        now = now + Duration::from_millis(100);
+        memory.handle_timeout(now);
+        memory.flush(now, &mut Vec::new());
+        assert!(memory.leases.holds_at(waits, now));
+        let tries = ask(&mut memory, now, Wait::Now);
+        assert!(!memory.leases.holds_at(tries, now));
+    }
 }
