@@ -419,13 +419,15 @@ mod tests {
     fn s19_a_try_gets_nothing_that_others_wait_for() {
         let mut memory = Memory::new(Names::new("lock:", "me").unwrap(), 1);
         let (mut now, mut signals) = (Tick::ZERO, Vec::new());
+        let mut secret = [0; 16];
         let mut ask = |memory: &mut Memory, now, wait| {
+            secret[0] += 1;
             let lease = Duration::from_millis(100);
             let request = Request {
                 name: b"a",
                 terms: LeaseConfig::new(lease).build().unwrap(),
                 wait,
-                secret: [0; 16],
+                secret,
                 options: Options {
                     fair: Some(lease),
                     ..Options::default()

@@ -202,6 +202,10 @@ impl<'a> Wire<'a> {
             (Wire::Acquire { minted: true, .. } | Wire::Swap { minted: true, .. }, _) => false,
             (Wire::Acquire { .. }, Reply::Null) => true,
             (Wire::Swap { old, .. }, Reply::Bulk(shown)) => shown == old,
+            // A script that fails behind its write.
+            (Wire::Swap { old, new, .. }, Reply::Error(text)) if old != new => {
+                text.starts_with("ERR Error running script")
+            }
             _ => false,
         }
     }
