@@ -179,7 +179,7 @@ struct Extra {
     works: fn(&Server, &str) -> Result<bool, Failure>,
 }
 
-const EXTRAS: [Extra; 6] = [
+const EXTRAS: [Extra; 8] = [
     Extra {
         what: "`inspect`",
         commands: &["getrange", "pttl"],
@@ -203,6 +203,72 @@ const EXTRAS: [Extra; 6] = [
                     Ok(attempt) => drop(attempt),
                     Err(Error::Denied(_) | Error::Misconfigured(_)) => return Ok(false),
                     Err(error) => return Err(error.into()),
+                }
+                client.del(&key_of(NAME))?;
+            }
+            Ok(true)
+        },
+    },
+    Extra {
+        what: "`fair`",
+        commands: &[
+            "eval",
+            "evalsha",
+            "get",
+            "set",
+            "del",
+            "time",
+            "pttl",
+            "zrange",
+            "zrangebyscore",
+            "zscore",
+            "zadd",
+            "zrem",
+            "pexpireat",
+        ],
+        works: |server, url| {
+            let (other, me) = (Tenure::connect(&server.url(), "other")?, hasty(url)?);
+            // Twice: in full the first time, and by its SHA after that.
+            for _ in 0..2 {
+                let held =
+                    other.wait(other.locks().lock(NAME).lease(MINUTE).fair().acquire())??;
+                let waiting = me.spawn(me.locks().lock(NAME).lease(MINUTE).fair().acquire());
+                let mut client = server.client()?;
+                // It waits, or it was refused.
+                let queue = format!("lock:{{{}}}:queue", key_of(NAME));
+                eventually(SOON, || {
+                    waiting.is_finished() || client.exists(&queue).is_ok_and(|waits| waits)
+                });
+                other.release(held)?;
+                let lock = match me.wait(waiting)?? {
+                    Ok(lock) => lock,
+                    Err(Error::Denied(_) | Error::Misconfigured(_)) => return Ok(false),
+                    Err(error) => return Err(error.into()),
+                };
+                if !me
+                    .wait(lock.release())?
+                    .is_ok_and(|released| released.confirmed)
+                {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        },
+    },
+    Extra {
+        what: "a shortest hold, `.at_least(..)`",
+        commands: &["eval", "evalsha", "get", "set"],
+        works: |server, url| {
+            let tenure = hasty(url)?;
+            let mut client = server.client()?;
+            for _ in 0..2 {
+                let request = tenure.locks().lock(NAME).lease(MINUTE).at_least(MINUTE);
+                let Some(lock) = allowed(tenure.wait(request.acquire())?)? else {
+                    return Ok(false);
+                };
+                let released = tenure.wait(lock.release())?;
+                if !released.is_ok_and(|released| released.confirmed) {
+                    return Ok(false);
                 }
                 client.del(&key_of(NAME))?;
             }
@@ -273,6 +339,13 @@ const EXTRAS: [Extra; 6] = [
 ];
 
 /// What was answered, or nothing where it is not permitted.
+/// A client that does not wait long for a release that is refused.
+fn hasty(url: &str) -> Result<Tenure, Failure> {
+    Tenure::start(url, |config| {
+        config.label("me").reply_limit(Duration::from_millis(500))
+    })
+}
+
 fn allowed<T>(answer: Result<T, Error>) -> Result<Option<T>, Failure> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
