@@ -1,12 +1,17 @@
 //! First come, first served, on real servers.
 
 use std::future::{Future as _, poll_fn};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tenure_client::{Attempt, Config, Error, Lock, Request};
-use tenure_tests::{Client, Failure, Proxy, Reply, Server, ServerKind, Tenure, eventually, key_of};
+use tenure_client::{Attempt, Config, Error, Lock, Locks, Request};
+use tenure_core::rng::Rng;
+use tenure_tests::{
+    Client, Cut, Failure, Proxy, Reply, Server, ServerKind, Side, Tenure, eventually, key_of,
+};
 use tokio::task::JoinHandle;
 
 type Outcome = Result<(), Failure>;
@@ -273,4 +278,124 @@ fn s19_only_what_is_freed_otherwise_can_be_overtaken() -> Outcome {
         assert!(client.keys()?.iter().all(|key| !key.contains("queue")));
         Ok(())
     })
+}
+
+/// Who asked when, and who had it when.
+#[derive(Clone, Copy)]
+struct Turn {
+    asked: Instant,
+    had: Instant,
+    /// Whether anything was done to its process between the two.
+    disturbed: bool,
+}
+
+/// A thousand turns of each kind of server, while connections are cut, processes stand still, and requests are given up: of two whose
+/// processes were left alone the one that came first has it first.
+#[test]
+fn s19_a_thousand_turns_are_in_order() -> Outcome {
+    /// Two that come within this on a busy machine came together.
+    const TOGETHER: Duration = Duration::from_millis(100);
+    const TURNS: usize = 1_000;
+    for kind in [
+        ServerKind::Redis86,
+        ServerKind::Redis70,
+        ServerKind::Valkey91,
+    ] {
+        let server = Server::start(kind, &[])?;
+        let turns = Arc::new(Mutex::new(Vec::new()));
+        let over = Arc::new(AtomicBool::new(false));
+        let mut players = Vec::new();
+        for number in 0..6_u64 {
+            let proxy = Proxy::start(server.addr())?;
+            let tenure = Tenure::start(&proxy.url(), |config| config.reply_limit(LONG))?;
+            let (turns, over) = (Arc::clone(&turns), Arc::clone(&over));
+            players.push(thread::spawn(move || -> Result<(), String> {
+                let troubles = Arc::new(AtomicU64::new(0));
+                let mut playing = Vec::new();
+                for _ in 0..2 {
+                    playing.push(tenure.spawn(play(
+                        tenure.locks().clone(),
+                        Arc::clone(&turns),
+                        Arc::clone(&over),
+                        Arc::clone(&troubles),
+                    )));
+                }
+                let mut rng = Rng::new(number);
+                while !over.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(100 + rng.next_u64() % 400));
+                    troubles.fetch_add(1, Ordering::Relaxed);
+                    match rng.next_u64() % 3 {
+                        0 => proxy.cut(Cut::Reset),
+                        1 => {
+                            proxy.hold(Side::ToServer);
+                            thread::sleep(Duration::from_millis(rng.next_u64() % 200));
+                            proxy.release(Side::ToServer);
+                        }
+                        _ => {}
+                    }
+                    troubles.fetch_add(1, Ordering::Relaxed);
+                }
+                for playing in playing {
+                    let played = tenure.wait(playing).map_err(|why| why.to_string())?;
+                    played.map_err(|why| why.to_string())?;
+                }
+                Ok(())
+            }));
+        }
+        let count = || turns.lock().map_or(0, |turns| turns.len());
+        let done = eventually(LONG * 5, || count() >= TURNS);
+        over.store(true, Ordering::Relaxed);
+        for player in players {
+            player.join().map_err(|_| "a player panicked")??;
+        }
+        assert!(done, "{kind}: {} turns", count());
+        let turns = turns.lock().map_err(|_| "poisoned")?.clone();
+        let calm: Vec<_> = turns.iter().filter(|turn| !turn.disturbed).collect();
+        assert!(
+            calm.len() >= TURNS / 10,
+            "{kind}: {} of them calm",
+            calm.len()
+        );
+        for one in &calm {
+            let overtaken =
+                |other: &&&Turn| other.asked + TOGETHER < one.asked && other.had > one.had;
+            assert_eq!(calm.iter().filter(overtaken).count(), 0, "{kind}");
+        }
+    }
+    Ok(())
+}
+
+/// Asks again and again, and gives it back at once; now and then it does not wait to the end.
+async fn play(
+    locks: Locks,
+    turns: Arc<Mutex<Vec<Turn>>>,
+    over: Arc<AtomicBool>,
+    troubles: Arc<AtomicU64>,
+) {
+    let mut rng = Rng::new(Arc::as_ptr(&troubles) as u64);
+    while !over.load(Ordering::Relaxed) {
+        let (asked, before) = (Instant::now(), troubles.load(Ordering::Relaxed));
+        let request = locks.lock("a").lease(Duration::from_secs(3));
+        let acquiring = request.waiter_lease(Duration::from_secs(2)).acquire();
+        let patience = match rng.next_u64() % 20 {
+            0 => Duration::from_millis(rng.next_u64() % 10),
+            _ => LONG,
+        };
+        let Ok(Ok(lock)) = tokio::time::timeout(patience, acquiring).await else {
+            continue;
+        };
+        let had = Instant::now();
+        // An odd number: something is being done to it right now.
+        let after = troubles.load(Ordering::Relaxed);
+        let disturbed = before != after || before % 2 == 1;
+        if let Ok(mut turns) = turns.lock() {
+            turns.push(Turn {
+                asked,
+                had,
+                disturbed,
+            });
+        }
+        lock.release().await.ok();
+        tokio::time::sleep(Duration::from_millis(rng.next_u64() % 4)).await;
+    }
 }
