@@ -196,7 +196,7 @@ fn redis(steps: &mut Steps, nextest: bool, without: &BTreeSet<ServerKind>) -> Re
     )
 }
 
-/// What shows that it all fits together: the example a reader meets first, the counted budgets, new histories, and
+/// What shows that it all fits together: the examples a reader meets first, the counted budgets, new histories, and
 /// today's part of the mutants.
 fn rest(root: &Path, steps: &mut Steps) -> Result<(), String> {
     if root.join("examples/quickstart.rs").exists() {
@@ -207,6 +207,12 @@ fn rest(root: &Path, steps: &mut Steps) -> Result<(), String> {
             "cargo run --example quickstart",
         )?;
     }
+    // It needs no server.
+    steps.command(
+        "example of a table that compares fences",
+        &[],
+        "cargo run --example fenced_update",
+    )?;
     let bench = root.join("bench/src/main.rs");
     if bench.exists() {
         steps.command(
