@@ -1,10 +1,12 @@
 //! Counted comparisons: what one acquire and release costs over tokio, beside a raw socket and a hand-written pair on
 //! the `redis` crate; the same on a thread that blocks, by the clock, too; and what a held lease weighs.
 //!
-//! `cargo run --release -p tenure-bench` prints the table, `-- hand-over` only how long a hand-over takes; with `-- --check` it fails when a budget is exceeded.
+//! `cargo run --release -p tenure-bench` prints the table, `-- hand-over` only how long a hand-over takes, `-- features` only
+//! what the options of a lock cost; with `-- --check` it fails when a budget is exceeded.
 //! Instructions and system calls are counted by valgrind, as the difference between a long and a short run, so that
 //! start-up and warm-up cancel out; they do not depend on how busy the machine is.
 
+mod features;
 mod handover;
 mod held;
 mod pair;
@@ -50,12 +52,13 @@ fn main() -> ExitCode {
     let done = match words[..] {
         [] => table(false),
         ["--check"] => table(true),
-        ["hand-over"] => hand_overs(),
+        ["hand-over"] => on_the_newest(handover::compare),
+        ["features"] => on_the_newest(features::compare),
         // How valgrind starts this program again.
         ["pairs", who, pairs, address] => pair::run(who, pairs, address),
         // The other process of a hand-over.
         ["wait", who, address] => handover::wait(who, address),
-        _ => Err("usage: tenure-bench [--check | hand-over]".into()),
+        _ => Err("usage: tenure-bench [--check | hand-over | features]".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -101,7 +104,7 @@ fn table(check: bool) -> Result<(), Box<dyn Error + Send + Sync>> {
         blocking.as_secs_f64() / raw.as_secs_f64()
     );
     if !check {
-        hand_overs()?;
+        on_the_newest(handover::compare)?;
     }
     if over.is_empty() || !check {
         return Ok(());
@@ -110,13 +113,15 @@ fn table(check: bool) -> Result<(), Box<dyn Error + Send + Sync>> {
 }
 
 /// On each of the newest servers that are there.
-fn hand_overs() -> Result<(), Box<dyn Error + Send + Sync>> {
+fn on_the_newest(
+    compare: impl FnMut(ServerKind) -> Result<(), Box<dyn Error + Send + Sync>>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     let found = ServerKind::all_found();
     let kinds = [ServerKind::Redis86, ServerKind::Valkey91];
     kinds
         .into_iter()
         .filter(|kind| found.contains(kind))
-        .try_for_each(handover::compare)
+        .try_for_each(compare)
 }
 
 /// Prints what a pair costs each of them, the first being the measure, and notes what is over budget.

@@ -8,6 +8,8 @@ use tenure_client::Config;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::features;
+
 /// Who is compared over tokio; the raw socket first.
 pub(crate) const CONTENDERS: &[&str] = &["raw", "tenure", "redis"];
 /// Who is compared on a thread that blocks; the raw socket first.
@@ -35,7 +37,7 @@ pub(crate) fn run(
             "raw" => raw(pairs, address).await,
             "tenure" => tenure(pairs, address).await,
             "redis" => redis(pairs, address).await,
-            _ => Err("no such contender".into()),
+            _ => features::run(who, pairs, address).await,
         }
     })?;
     print(&region);

@@ -20,16 +20,23 @@ pub(crate) struct Cost {
 }
 
 pub(crate) fn count(who: &str, address: &str) -> Outcome<Cost> {
-    let per_pair = |counter: Counter| -> Outcome<f64> {
-        let (long, short) = (counter(who, LONG, address)?, counter(who, SHORT, address)?);
-        Ok((long - short) / (LONG - SHORT) as f64)
-    };
+    let per_pair = |counter: Counter| per_pair(counter, who, address);
     Ok(Cost {
         instructions: per_pair(instructions)?.round() as u64,
         allocations: per_pair(|who, pairs, address| allocator(who, pairs, address, "allocations"))?,
         bytes: per_pair(|who, pairs, address| allocator(who, pairs, address, "bytes"))?,
         system_calls: per_pair(system_calls)?,
     })
+}
+
+/// The instructions alone.
+pub(crate) fn instructions_of(who: &str, address: &str) -> Outcome<f64> {
+    per_pair(instructions, who, address)
+}
+
+fn per_pair(counter: Counter, who: &str, address: &str) -> Outcome<f64> {
+    let (long, short) = (counter(who, LONG, address)?, counter(who, SHORT, address)?);
+    Ok((long - short) / (LONG - SHORT) as f64)
 }
 
 fn instructions(who: &str, pairs: u64, address: &str) -> Outcome<f64> {

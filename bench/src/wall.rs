@@ -42,14 +42,14 @@ pub(crate) fn medians(
     Ok((median(took.0), median(took.1)))
 }
 
-fn median(mut of: Vec<Duration>) -> Duration {
+pub(crate) fn median(mut of: Vec<Duration>) -> Duration {
     of.sort();
     of[of.len() / 2]
 }
 
 /// Everything that is started from here on runs on one core.
 #[cfg(target_os = "linux")]
-fn pin() -> std::io::Result<()> {
+pub(crate) fn pin() -> std::io::Result<()> {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
     let allowed = sched_getaffinity(None)?;
@@ -60,6 +60,6 @@ fn pin() -> std::io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn pin() -> std::io::Result<()> {
+pub(crate) fn pin() -> std::io::Result<()> {
     Ok(())
 }
