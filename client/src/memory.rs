@@ -336,6 +336,12 @@ impl Machine for Memory {
                     {
                         self.leases.note_forced(op.id, note);
                     }
+                    // Who it is, and whether it is a hold at all.
+                    if let Outcome::Refused { own: None, .. } = outcome
+                        && let Some((value, _)) = self.keys.get(self.leases.key(op.id))
+                    {
+                        self.leases.note_holder(op.id, value.as_bytes());
+                    }
                     self.leases.handle_outcome(now, op.id, op.seq, outcome);
                 }
             }
