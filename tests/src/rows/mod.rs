@@ -3,6 +3,7 @@
 //! Each file has one `SCENARIOS` with a line `("id", function)` for each row; the ids are also read from these
 //! lines when the page of outcomes is made.
 
+mod asked_for;
 mod caller;
 mod connection;
 mod held;
@@ -25,6 +26,7 @@ pub fn registry() -> Vec<(&'static str, Scenario)> {
         connection::SCENARIOS,
         refuses::SCENARIOS,
         who_may::SCENARIOS,
+        asked_for::SCENARIOS,
         caller::SCENARIOS,
     ];
     groups.concat()
