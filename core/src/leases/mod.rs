@@ -150,6 +150,9 @@ struct Note {
     forced: Option<Box<str>>,
 }
 
+/// Higher than any fence.
+const UNFENCED: u64 = u64::MAX;
+
 #[derive(Clone)]
 struct Slot {
     lease: Lease,
@@ -157,9 +160,9 @@ struct Slot {
     key: Vec<u8>,
     secret: [u8; 16],
     since_ms: u64,
-    /// With a fence: what it has to be above until it is granted, and what it is from then on.
+    /// With a fence: what it has to be above until it is granted, and what it is from then on. Else [`UNFENCED`], since an
+    /// `Option` is eight bytes more for every lease.
     fence: u64,
-    fenced: bool,
     /// When it was asked for.
     asked: Tick,
     replicas: Option<Replicas>,
@@ -267,7 +270,7 @@ impl Leases {
     /// The value that an attempt of this lease writes.
     pub fn value(&self, id: LeaseId, attempt: u32) -> Option<Value> {
         let slot = self.slot(id)?;
-        let mark = match slot.fenced {
+        let mark = match slot.fence().is_some() {
             true => Mark::Fenced,
             false => Mark::Plain,
         };
@@ -294,12 +297,12 @@ impl Leases {
 
     /// What a fence of this lease has to be above: the floor that was asked for, and any fence that it had before.
     pub fn floor(&self, id: LeaseId) -> u64 {
-        self.slot(id).map_or(0, |slot| slot.fence)
+        self.slot(id).and_then(Slot::fence).unwrap_or(0)
     }
 
     /// Whether a fence comes with this lease.
     pub fn is_fenced(&self, id: LeaseId) -> bool {
-        self.slot(id).is_some_and(|slot| slot.fenced)
+        self.slot(id).is_some_and(|slot| slot.fence().is_some())
     }
 
     /// The entry of a fair lease in the queue of its lock: its waiter's lease in milliseconds, a blank, and the value under
@@ -466,7 +469,7 @@ impl Leases {
                 id,
                 seq: op.seq,
                 kind: op.kind,
-                fenced: slot.fenced,
+                fenced: slot.fence().is_some(),
                 fair: slot.lease.is_fair(),
                 replicas: slot.replicas,
                 cools,
@@ -587,7 +590,7 @@ impl Leases {
 
     /// The fence that comes with the grant that this operation has for its outcome. Told before that.
     pub fn handle_fence(&mut self, id: LeaseId, seq: Seq, fence: u64) {
-        if self.lease(id).is_some_and(|lease| lease.awaits(seq)) {
+        if self.lease(id).is_some_and(|lease| lease.awaits(seq)) && self.is_fenced(id) {
             self.slots[id.index()].fence = fence;
         }
     }
@@ -774,8 +777,7 @@ impl Leases {
                     key: Vec::new(),
                     secret: [0; 16],
                     since_ms: 0,
-                    fence: 0,
-                    fenced: false,
+                    fence: UNFENCED,
                     asked: Tick::ZERO,
                     replicas: None,
                     link: Link::default(),
@@ -798,8 +800,7 @@ impl Leases {
         slot.lease = lease;
         slot.secret = request.secret;
         slot.since_ms = request.since_ms;
-        slot.fence = request.options.fence.unwrap_or(0);
-        slot.fenced = request.options.fence.is_some();
+        slot.fence = request.options.fence.unwrap_or(UNFENCED);
         slot.asked = self.now;
         slot.replicas = request.options.replicas;
         slot.generation = slot.generation.wrapping_add(1);
@@ -820,6 +821,13 @@ impl core::fmt::Debug for Request<'_> {
             .field("wait", &self.wait)
             .field("options", &self.options)
             .finish_non_exhaustive()
+    }
+}
+
+impl Slot {
+    /// The floor or the fence, if one was asked for.
+    fn fence(&self) -> Option<u64> {
+        (self.fence != UNFENCED).then_some(self.fence)
     }
 }
 

@@ -45,7 +45,7 @@ impl Leases {
                     id,
                     seq: op.seq,
                     kind: op.kind,
-                    fenced: slot.fenced,
+                    fenced: slot.fence().is_some(),
                     fair: slot.lease.is_fair(),
                     replicas: slot.replicas,
                     cools: false,
@@ -110,7 +110,7 @@ impl Leases {
                 slot.note = None;
                 Notice::Acquired {
                     valid_until,
-                    fence: slot.fenced.then_some(slot.fence),
+                    fence: slot.fence(),
                 }
             }
             lease::Event::Held { remaining } => Notice::Held(Holder {
