@@ -20,7 +20,7 @@ use crate::steps::Steps;
 
 /// Mutants are played in this many parts, one a day: a part takes about four minutes on two cores, half of it for
 /// building what the tests depend on.
-const MUTANT_PARTS: u64 = 3;
+const MUTANT_PARTS: u64 = 4;
 
 /// How much to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
