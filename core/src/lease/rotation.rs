@@ -62,7 +62,8 @@ impl Lease {
         self.state.is_held() && (itself || self.leftovers.of_hold().contains(&shown))
     }
 
-    pub(super) fn rotates(&self) -> bool {
+    /// Whether every renewal writes a value of its own.
+    pub(crate) fn rotates(&self) -> bool {
         self.rotation != Rotation::Off
     }
 

@@ -150,6 +150,13 @@ struct Note {
     forced: Option<Box<str>>,
 }
 
+/// Of a lease that rotates or has replicas.
+#[derive(Clone, Default)]
+struct Extras {
+    replicas: Option<Replicas>,
+    rotation: Rotation,
+}
+
 /// Higher than any fence.
 const UNFENCED: u64 = u64::MAX;
 
@@ -165,7 +172,6 @@ struct Slot {
     fence: u64,
     /// When it was asked for.
     asked: Tick,
-    replicas: Option<Replicas>,
     link: Link,
     generation: u32,
     live: bool,
@@ -176,8 +182,8 @@ struct Slot {
     /// Counted in `waiting`.
     waits: bool,
     note: Option<Box<Note>>,
-    /// Of a lease that rotates.
-    rotation: Option<Box<Rotation>>,
+    /// What few ask for, so that no other lease carries it.
+    extras: Option<Box<Extras>>,
 }
 
 /// The table. See the [module](self).
@@ -471,7 +477,7 @@ impl Leases {
                 kind: op.kind,
                 fenced: slot.fence().is_some(),
                 fair: slot.lease.is_fair(),
-                replicas: slot.replicas,
+                replicas: slot.replicas(),
                 cools,
             });
         }
@@ -779,7 +785,6 @@ impl Leases {
                     since_ms: 0,
                     fence: UNFENCED,
                     asked: Tick::ZERO,
-                    replicas: None,
                     link: Link::default(),
                     generation: 0,
                     live: false,
@@ -787,7 +792,7 @@ impl Leases {
                     held: false,
                     waits: false,
                     note: None,
-                    rotation: None,
+                    extras: None,
                 });
                 let index = (self.slots.len() - 1) as u32;
                 self.free.push(index);
@@ -802,13 +807,20 @@ impl Leases {
         slot.since_ms = request.since_ms;
         slot.fence = request.options.fence.unwrap_or(UNFENCED);
         slot.asked = self.now;
-        slot.replicas = request.options.replicas;
         slot.generation = slot.generation.wrapping_add(1);
         slot.live = true;
         slot.wants = false;
         slot.note = None;
-        slot.rotation = request.options.rotate.then(Box::default);
-        self.rotating += usize::from(request.options.rotate);
+        let Options {
+            replicas, rotate, ..
+        } = request.options;
+        slot.extras = (rotate || replicas.is_some()).then(|| {
+            Box::new(Extras {
+                replicas,
+                rotation: Rotation::default(),
+            })
+        });
+        self.rotating += usize::from(rotate);
         Ok(index)
     }
 }
@@ -828,6 +840,10 @@ impl Slot {
     /// The floor or the fence, if one was asked for.
     fn fence(&self) -> Option<u64> {
         (self.fence != UNFENCED).then_some(self.fence)
+    }
+
+    fn replicas(&self) -> Option<Replicas> {
+        self.extras.as_ref().and_then(|extras| extras.replicas)
     }
 }
 

@@ -63,12 +63,12 @@ impl Leases {
             if !slot.lease.wants_rotation() {
                 continue;
             }
-            match (fresh, &mut slot.rotation) {
-                (Some(fresh), Some(rotation)) => {
+            match (fresh, &mut slot.extras) {
+                (Some(fresh), Some(extras)) => {
                     // Another for each lease: no two requests have the same secret.
                     let mut next = fresh;
                     next.iter_mut().zip(slot.secret).for_each(|(a, b)| *a ^= b);
-                    rotation.next = Some(next);
+                    extras.rotation.next = Some(next);
                 }
                 _ => slot.lease.renew_plainly(),
             }
@@ -79,15 +79,15 @@ impl Leases {
 impl Slot {
     /// What the value of an attempt is made from.
     pub(super) fn secret_of(&self, attempt: u32) -> &[u8; 16] {
-        let rotated = self.rotation.iter().flat_map(|all| &all.secrets);
+        let rotated = self.extras.iter().flat_map(|all| &all.rotation.secrets);
         let mut own = rotated.filter(|(other, _)| *other == attempt);
         own.next().map_or(&self.secret, |(_, secret)| secret)
     }
 
     /// An operation is handed out: what it writes is made from what was drawn for it.
     pub(super) fn note_rotation(&mut self, kind: OpKind) {
-        if let (OpKind::Rotate { attempt, .. }, Some(rotation)) = (kind, &mut self.rotation) {
-            let lease = &self.lease;
+        if let (OpKind::Rotate { attempt, .. }, Some(extras)) = (kind, &mut self.extras) {
+            let (lease, rotation) = (&self.lease, &mut extras.rotation);
             rotation
                 .secrets
                 .retain(|(other, _)| lease.own_attempts().any(|own| own == *other));

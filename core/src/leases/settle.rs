@@ -47,7 +47,7 @@ impl Leases {
                     kind: op.kind,
                     fenced: slot.fence().is_some(),
                     fair: slot.lease.is_fair(),
-                    replicas: slot.replicas,
+                    replicas: slot.replicas(),
                     cools: false,
                 });
             }
@@ -71,7 +71,8 @@ impl Leases {
             if slot.lease.state() == State::Done && slot.live {
                 slot.live = false;
                 slot.note = None;
-                self.rotating -= usize::from(slot.rotation.take().is_some());
+                self.rotating -= usize::from(slot.lease.rotates());
+                slot.extras = None;
                 self.free.push(index);
                 self.heap.set(index, None);
             } else {

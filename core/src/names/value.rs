@@ -48,7 +48,7 @@ pub struct Value {
 impl Value {
     /// The value of `attempt` of the request with this secret.
     ///
-    /// `label` comes from [`Names::label`]; `since_ms` (Unix time) only informs.
+    /// `label` comes from [`Names::label`](super::Names::label); `since_ms` (Unix time) only informs.
     pub fn new(label: &str, since_ms: u64, secret: &[u8; 16], attempt: u32) -> Value {
         Value::marked(Mark::Plain, label, since_ms, secret, attempt)
     }
