@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use tenure_core::config::{LeaseConfig, Wait};
-use tenure_core::leases::{Notice, Request, Options};
+use tenure_core::leases::{Notice, Options, Request};
 use tenure_core::mux::{LinkEvent, Mux, MuxConfig, Output};
 use tenure_core::names::Names;
 use tenure_core::time::Tick;

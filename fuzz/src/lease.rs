@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::config::{LeaseConfig, Wait};
 use tenure_core::error::{Failure, LinkFault, ServerError};
 use tenure_core::lease::{OpKind, Outcome};
-use tenure_core::leases::{LeaseId, Leases, Notice, Op, Request, Options};
+use tenure_core::leases::{LeaseId, Leases, Notice, Op, Options, Request};
 use tenure_core::names::Names;
 use tenure_core::time::Tick;
 
