@@ -126,10 +126,7 @@ impl Lease {
         let OpKind::Rotate { attempt, .. } = kind else {
             return None;
         };
-        if failure.was_written() {
-            // The key has it. It only does not count, for want of replicas.
-            self.confirm(kind);
-        } else if maybe_executed {
+        if maybe_executed {
             self.leftovers.push_of_hold(attempt);
         }
         // A full server takes no new value, but lets the one that it has live on.
