@@ -25,6 +25,8 @@ pub(super) struct Fair {
     waiting: BTreeMap<u64, Waiting>,
     /// Whose entries these are.
     entries: BTreeMap<Vec<u8>, u64>,
+    /// When those with these entries had asked at the latest.
+    asked: BTreeMap<Vec<u8>, Tick>,
     /// How often somebody was granted a lock in its turn.
     pub(super) turns: u64,
     /// How often somebody who does not queue had a lock that others queued for.
@@ -49,24 +51,27 @@ impl Fair {
         at: Tick,
         want: impl Fn(u64) -> Option<Want>,
     ) -> Result<(), String> {
-        match Wire::of(&command.words) {
-            Wire::Take {
-                key,
-                ms,
-                entry,
-                age,
-                ..
-            } => match reply {
+        let wire = Wire::of(&command.words);
+        if let Wire::Take { entry, age, .. }
+        | Wire::Pass {
+            next: entry, age, ..
+        } = wire
+        {
+            // Of a command that was long in leaving the age is that of its beginning: the earliest counts.
+            let age = Duration::from_micros(age);
+            let asked = command.at - age - (age / DRIFT + SLACK);
+            let earliest = self.asked.entry(entry.to_vec()).or_insert(asked);
+            *earliest = asked.min(*earliest);
+        }
+        match wire {
+            Wire::Take { key, ms, entry, .. } => match reply {
                 Reply::Int(1..) => {
                     self.turns += 1;
                     self.waiting.remove(&ms);
                     let asked = match entry {
                         // A single try is behind everybody.
                         b"" => Tick::MAX,
-                        _ => {
-                            let age = Duration::from_micros(age);
-                            command.at - age - (age / DRIFT + SLACK)
-                        }
+                        _ => self.asked[entry],
                     };
                     self.first(key, ms, asked, at)
                 }

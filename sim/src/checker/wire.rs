@@ -33,10 +33,12 @@ pub(super) enum Wire<'a> {
         age: u64,
         minted: bool,
     },
-    /// Leaves the queue, and passes the key on if it has one of these values.
+    /// Leaves the queue, names who waits in the same process, and passes the key on if it has one of these values.
     Pass {
         key: &'a [u8],
         entry: &'a [u8],
+        next: &'a [u8],
+        age: u64,
         values: &'a [Vec<u8>],
     },
     /// Lets go of the key if it has one of these values: the first ones stand for a hold and are replaced for so long, the
@@ -93,7 +95,13 @@ impl<'a> Wire<'a> {
             {
                 let own = is_helper(queue, key, "queue") && is_helper(alive, key, "alive");
                 match args {
-                    [entry, _, _, _, values @ ..] if own => Wire::Pass { key, entry, values },
+                    [entry, next, age, _, values @ ..] if own => Wire::Pass {
+                        key,
+                        entry,
+                        next,
+                        age: number(age),
+                        values,
+                    },
                     _ => Wire::Unknown,
                 }
             }
