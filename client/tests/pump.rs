@@ -169,20 +169,21 @@ fn s18_the_waiting_is_borrowed_without_waiting() {
     let bench = Bench::start();
     // Whoever writes waits from here on, with the client's lock.
     let wire = lock_of(&bench.wire);
+    bench.writes.store(false, Ordering::SeqCst);
     let (sender, receiver) = channel();
     thread::scope(|scope| {
         let mut acquiring = Box::pin(bench.acquire("a"));
         scope.spawn(move || poll(&mut acquiring.as_mut()).is_pending());
-        let pump = bench.pump.clone();
+        let (pump, writes) = (bench.pump.clone(), Arc::clone(&bench.writes));
         thread::spawn(move || {
-            while let Some(borrowed) = pump.borrow() {
-                pump.give_back(borrowed);
+            while !writes.load(Ordering::SeqCst) {
+                thread::yield_now();
             }
-            sender.send(()).ok();
+            sender.send(pump.borrow().is_none()).ok();
         });
         let answer = receiver.recv_timeout(LONG);
         drop(wire);
-        assert_eq!(answer, Ok(()), "it waits for the lock");
+        assert_eq!(answer, Ok(true), "it waits for the lock");
     });
 }
 
@@ -195,6 +196,8 @@ struct Bench {
     now: Arc<AtomicU64>,
     forked: Arc<AtomicBool>,
     wire: Arc<Mutex<Wire>>,
+    /// Somebody writes, or is about to.
+    writes: Arc<AtomicBool>,
 }
 
 #[derive(Debug, Default)]
@@ -217,10 +220,12 @@ impl Bench {
     fn start() -> Bench {
         let (now, forked) = (Arc::default(), Arc::default());
         let wire = Arc::<Mutex<Wire>>::default();
+        let writes = Arc::<AtomicBool>::default();
         let binding = ByHand {
             now: Arc::clone(&now),
             forked: Arc::clone(&forked),
             wire: Arc::clone(&wire),
+            writes: Arc::clone(&writes),
         };
         let config = Config::from_url("redis://server/").unwrap();
         let config = config.no_wake_ups().no_server_checks();
@@ -234,6 +239,7 @@ impl Bench {
             now,
             forked,
             wire,
+            writes,
         };
         bench.drive();
         bench.say(GREETING);
@@ -302,6 +308,8 @@ struct ByHand {
     now: Arc<AtomicU64>,
     forked: Arc<AtomicBool>,
     wire: Arc<Mutex<Wire>>,
+    /// Somebody writes, or is about to.
+    writes: Arc<AtomicBool>,
 }
 
 impl Binding for ByHand {
@@ -309,7 +317,7 @@ impl Binding for ByHand {
     type Timer = Due;
 
     fn dial(&self, _: &Endpoint) -> impl Future<Output = io::Result<End>> + Send + 'static {
-        ready(Ok(End(Arc::clone(&self.wire))))
+        ready(Ok(End(Arc::clone(&self.wire), Arc::clone(&self.writes))))
     }
 
     fn timer(&self) -> Due {
@@ -330,7 +338,7 @@ impl Binding for ByHand {
     }
 }
 
-struct End(Arc<Mutex<Wire>>);
+struct End(Arc<Mutex<Wire>>, Arc<AtomicBool>);
 
 impl Stream for End {
     fn poll_read(&mut self, _: &mut Context<'_>, bytes: &mut [u8]) -> Poll<io::Result<usize>> {
@@ -348,6 +356,7 @@ impl Stream for End {
     }
 
     fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.1.store(true, Ordering::SeqCst);
         lock_of(&self.0).sent.extend(bytes);
         Ok(bytes.len())
     }
