@@ -20,7 +20,6 @@ use tenure_tests::{Server, ServerKind};
 
 /// What a pair may cost, by contender, and what a held lease may weigh: a little more than it does now, so that no change
 /// makes it dearer unseen. The aims are 9,000 instructions and 500 bytes; by the clock, 1.1 times the raw socket.
-/// Each option that a lock can have costs a plain one some tens of instructions, to see that it was not asked for.
 const BUDGETS: [Budget; 2] = [
     Budget {
         who: "tenure",
