@@ -106,6 +106,8 @@ pub struct Want {
     pub rotate: bool,
     /// The shortest hold; zero for none.
     pub at_least: Duration,
+    /// How many replicas have to confirm each write, and within what time.
+    pub replicas: Option<(u8, Duration)>,
 }
 
 impl Want {
@@ -120,6 +122,7 @@ impl Want {
             fair: None,
             rotate: false,
             at_least: Duration::ZERO,
+            replicas: None,
         }
     }
 
@@ -220,6 +223,13 @@ impl Checker {
         self.lock().ledger.broke(assumption, name, client, now);
     }
 
+    /// A replica was promoted just now, with what it had received: what nobody has waited for may be gone.
+    pub fn promoted(&self) {
+        self.take_in();
+        let now = self.world.true_time();
+        self.lock().ledger.promoted(now);
+    }
+
     /// The server's clock was set forward to where it was before it was set back.
     pub fn clock_is_right(&self) {
         self.take_in();
@@ -289,6 +299,11 @@ impl Checker {
     /// How often a fair request had its turn, and how often one that is not fair came in between.
     pub fn turns_and_overtakings(&self) -> (u64, u64) {
         self.lock().ledger.turns_and_overtakings()
+    }
+
+    /// How many writes all replicas have confirmed that had to, and how many they have not.
+    pub fn confirmed_and_not(&self) -> (u64, u64) {
+        self.lock().ledger.confirmed_and_not()
     }
 
     /// Every task is over and every guard is gone: requests and holds must have had exactly one end. Lets go of all it holds.

@@ -474,6 +474,8 @@ impl Play {
                 0 => lease * 3 / 2,
                 _ => Duration::ZERO,
             },
+            // Its servers have none.
+            replicas: None,
         };
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&self.rng.next_u64().to_le_bytes());

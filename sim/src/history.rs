@@ -29,6 +29,10 @@ const LONG: u64 = 50;
 /// One in so many has nothing but outages, so that what they cost can be judged; another one nothing that could delay or lose
 /// what the server tells, so that this can.
 const MEASURED: u64 = 12;
+/// Of so many histories one has a server with one replica, and one with two.
+const REPLICATED: u64 = 6;
+/// How long these take to receive what is written, in milliseconds of a long history.
+const LAG: u64 = 40;
 /// What a fresh client may need more than one lease to get a name once everything is well.
 const GRACE: Duration = Duration::from_secs(3);
 /// No task of a history can be busy for so long.
@@ -54,6 +58,8 @@ pub struct Report {
     pub losses: u64,
     /// Grants of fair requests in their turn, and of others while fair ones stood in the queue.
     pub turns_and_overtakings: (u64, u64),
+    /// Writes that all replicas have confirmed that had to, and writes they have not.
+    pub confirmed_and_not: (u64, u64),
     /// How often each fault was injected.
     pub faults: BTreeMap<Fault, u64>,
     /// What the faults led to in the network and the server.
@@ -81,6 +87,8 @@ struct Stage {
     server: ServerHandle,
     checker: Checker,
     kind: Kind,
+    /// How many replicas the server has.
+    replicas: u8,
     /// Nothing goes wrong that can lose what a server tells, and nobody notice.
     told: bool,
     names: usize,
@@ -241,12 +249,20 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
         Kind::Outages => checker.only_outages(),
         Kind::Waking => checker.only_waking(),
     }
-    let kinds = nemesis::choose(assumed, &mut below);
+    let replicas = match (kind, seed % REPLICATED) {
+        (Kind::Any, extra @ 1..=2) => extra as u8,
+        _ => 0,
+    };
+    for replica in 0..u64::from(replicas) {
+        server.add_replica(pace.ms(1 + (seed / REPLICATED + 30 * replica) % LAG));
+    }
+    let kinds = nemesis::choose(assumed, replicas > 0, &mut below);
     let stage = Stage {
         world: world.clone(),
         server: server.clone(),
         checker: checker.clone(),
         kind,
+        replicas,
         told: kind != Kind::Any || !kinds.contains(&Fault::LoseTracking),
         names: 1 + below(3) as usize,
         pace,
@@ -304,6 +320,7 @@ fn play(sim: &mut Sim, seed: u64) -> Report {
         grants,
         losses,
         turns_and_overtakings: checker.turns_and_overtakings(),
+        confirmed_and_not: checker.confirmed_and_not(),
         faults: lock(&faults).clone(),
         counts: world.counts(),
         ..Report::default()

@@ -212,6 +212,18 @@ impl ServerHandle {
         }
     }
 
+    /// Every replica that receives nothing goes on.
+    pub fn thaw_replicas(&self) {
+        let frozen = self.with(|server, _| {
+            let replicas = server.replicas.iter().enumerate();
+            let frozen = replicas.filter(|(_, replica)| replica.frozen);
+            frozen.map(|(at, _)| at).collect::<Vec<_>>()
+        });
+        frozen
+            .into_iter()
+            .for_each(|replica| self.thaw_replica(replica));
+    }
+
     /// The replica follows no more: it is gone, or a primary of its own. What it has received by now, for a
     /// [`fail_over`](ServerHandle::fail_over) of this server, or of another one that is there beside it.
     pub fn take_replica(&self, replica: usize) -> Snapshot {

@@ -120,6 +120,58 @@ fn an_overlap_is_excused_where_the_assumption_is_given_up() {
     assert!(said.is_empty(), "{said:?}");
 }
 
+/// A client that wants so many replicas to confirm its lock, while the checker believes that it wants `said`. Then a replica
+/// is promoted that has it, or one that does not. Gives what the checker says to that.
+fn promoted(said: Option<u8>, really: u8, lags: bool) -> Vec<String> {
+    let mut sim = Sim::new(7);
+    let world = sim.world();
+    let server = world.server("db", Dialect::Redis8);
+    let client = world.client();
+    server.add_replica(Duration::from_millis(1));
+    let assumed = Assumptions::ALL.without(Assumption::A7);
+    let checker = Checker::new(&world, &server, assumed);
+    sim.block_on(async move {
+        let locks = connect(&checker, &client, &server).await;
+        let want = Want {
+            replicas: said.map(|count| (count, Duration::from_millis(500))),
+            ..Want::a_try(Duration::from_secs(5))
+        };
+        let empty = server.snapshot();
+        let ask = checker.ask(&client, "n", want);
+        ask.begun(false);
+        let options = ask.options().replicas(really, Duration::from_millis(500));
+        let request = locks.lock("n").options(options);
+        let guard = ask.acquired(request.acquire().await.unwrap());
+        checker.promoted();
+        let replica = server.take_replica(0);
+        server.fail_over(if lags { empty } else { replica }, 0);
+        checker.probe();
+        world.sleep(Duration::from_millis(100)).await;
+        checker.probe();
+        let said = checker.violations();
+        drop(guard);
+        checker.finish();
+        said
+    })
+}
+
+#[test]
+fn s16_what_replicas_have_confirmed_is_not_excused_by_a_promotion_and_the_rest_is() {
+    assert_eq!(promoted(Some(1), 1, false), Vec::<String>::new());
+    assert_eq!(promoted(None, 1, true), Vec::<String>::new());
+    let said = promoted(Some(1), 1, true);
+    assert!(
+        said.iter().any(|text| text.contains("the server has None")),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn s16_a_grant_that_too_few_have_confirmed_is_reported() {
+    let said = promoted(Some(2), 1, false);
+    assert!(said[0].contains("that replicas confirmed"), "{said:?}");
+}
+
 /// A client whose clock is far too slow believes in a lease that the server has let expire, and somebody else has the name.
 fn slow_clock(assumed: Assumptions) -> Vec<String> {
     let mut sim = Sim::new(4);

@@ -98,6 +98,8 @@ struct Sum {
     losses: u64,
     turns: u64,
     overtakings: u64,
+    confirmed: u64,
+    unconfirmed: u64,
     faults: BTreeMap<Fault, u64>,
     counts: Counts,
     bad: Vec<u64>,
@@ -197,6 +199,8 @@ impl Sum {
         self.losses += report.losses;
         self.turns += report.turns_and_overtakings.0;
         self.overtakings += report.turns_and_overtakings.1;
+        self.confirmed += report.confirmed_and_not.0;
+        self.unconfirmed += report.confirmed_and_not.1;
         self.counts.zombies += report.counts.zombies;
         self.counts.repeated += report.counts.repeated;
         self.counts.failed_scripts += report.counts.failed_scripts;
@@ -230,6 +234,10 @@ impl Sum {
         println!(
             "{} grants were in turn; {} times somebody who does not queue came in between",
             self.turns, self.overtakings
+        );
+        println!(
+            "{} writes were confirmed by all replicas that had to, {} were not",
+            self.confirmed, self.unconfirmed
         );
         let met = self.faults.iter();
         let met: Vec<_> = met.map(|(fault, n)| format!("{fault:?} {n}")).collect();

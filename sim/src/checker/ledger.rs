@@ -32,6 +32,8 @@ pub(crate) struct Ledger {
     pub(super) cooling: Cooling,
     /// When an assumption that is not made was last broken: for a key, a client, or all.
     broken: BTreeMap<(Option<String>, Option<usize>), Tick>,
+    /// When a replica was last promoted, with what it had received.
+    promoted: Option<Tick>,
     pub(crate) violations: Vec<String>,
 }
 
@@ -79,6 +81,7 @@ impl Ledger {
             fair: Fair::default(),
             cooling: Cooling::default(),
             broken: BTreeMap::new(),
+            promoted: None,
             violations: Vec::new(),
         }
     }
@@ -182,6 +185,14 @@ impl Ledger {
         }
     }
 
+    /// A replica was promoted just now: whatever nobody has waited for may be forgotten, helper keys included.
+    pub(super) fn promoted(&mut self, now: Tick) {
+        self.fair.forgotten();
+        self.fences.forgotten();
+        self.cooling = Cooling::default();
+        self.promoted = Some(now);
+    }
+
     /// The process of a client, with all its memory, exists twice from now on.
     pub(crate) fn cloned(&mut self, client: usize) {
         let requests = self.requests.values_mut();
@@ -221,6 +232,11 @@ impl Ledger {
         traffic::executed(self, command, reply);
     }
 
+    /// Whether replicas have to confirm what a request writes.
+    pub(super) fn is_replicated(&self, id: u64) -> bool {
+        self.requests[&id].want.replicas.is_some()
+    }
+
     /// Whether the renewals of a request write new values.
     pub(crate) fn rotates(&self, id: u64) -> bool {
         self.requests[&id].want.rotate
@@ -235,6 +251,11 @@ impl Ledger {
     /// Grants of fair requests in their turn, and of others while fair ones stood in the queue.
     pub(crate) fn turns_and_overtakings(&self) -> (u64, u64) {
         (self.fair.turns, self.fair.overtaken)
+    }
+
+    /// How many writes all replicas have confirmed that had to, and how many they have not.
+    pub(super) fn confirmed_and_not(&self) -> (u64, u64) {
+        self.traffic.confirmed_and_not
     }
 
     /// The server's clock is right again after it was set back: whatever ends ends sooner.
@@ -258,20 +279,25 @@ impl Ledger {
         let request = &self.requests[&id];
         let from = valid_until - request.terms.validity();
         let writes = self.traffic.writes.get(&id);
-        let mut done = writes
-            .into_iter()
-            .flatten()
-            .rev()
-            .filter(|write| write.done);
+        let counts = |write: &&traffic::Write| match request.want.replicas {
+            Some(_) => write.confirmed,
+            None => write.done,
+        };
+        let mut done = writes.into_iter().flatten().rev().filter(counts);
         // What `max_hold` cuts off makes a hand-out count as an earlier one.
         let write = match request.want.max_hold {
             Some(_) => done.find(|write| write.by_client >= from),
             None => done.find(|write| write.by_client == from),
         };
         let Some(write) = write else {
-            return Err(format!(
-                "S1 valid from {from:?}, when no write was handed out that the server carried out"
-            ));
+            return Err(match request.want.replicas {
+                Some(_) => format!(
+                    "S16 valid from {from:?}, when no write was handed out that replicas confirmed"
+                ),
+                None => format!(
+                    "S1 valid from {from:?}, when no write was handed out that the server carried out"
+                ),
+            });
         };
         let changed = request
             .guarded
@@ -331,7 +357,13 @@ impl Ledger {
         // Clocks that run apart: before the lease is over by its own clock the server has no excuse.
         let expired = !self.assumed.has(Assumption::A2)
             && self.by_server(now.saturating_since(then)) + SERVER_TICK >= request.want.lease;
-        expired || self.broken_since(&request.key, request.client, then)
+        // S16: what replicas have confirmed outlives their promotion.
+        let forgotten = request.want.replicas.is_none() && self.promoted_since(then);
+        expired || forgotten || self.broken_since(&request.key, request.client, then)
+    }
+
+    pub(super) fn promoted_since(&self, then: Tick) -> bool {
+        self.promoted.is_some_and(|at| at >= then)
     }
 
     pub(super) fn broken_since(&self, key: &str, client: usize, then: Tick) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tenure_core::time::Tick;
 
 use super::ledger::Ledger;
-use super::wire::{Wire, attempt, label, secret};
+use super::wire::{Wire, attempt, label, random, secret};
 use super::{Assumption, Wait};
 use crate::keys::Reply;
 use crate::tap::Command;
@@ -24,6 +24,10 @@ pub(super) struct Traffic {
     /// Writes that were handed out, by request: when by the client's clock, when by true time, and whether the
     /// server carried it out.
     pub(super) writes: BTreeMap<u64, Vec<Write>>,
+    /// The last write on each connection, if it was carried out: what a `WAIT` behind it is about.
+    made: BTreeMap<usize, (u64, u64)>,
+    /// Writes that all replicas have confirmed that had to, and those they have not.
+    pub(super) confirmed_and_not: (u64, u64),
 }
 
 /// A request that is over.
@@ -48,12 +52,21 @@ pub(super) struct Write {
     pub(super) at: Tick,
     pub(super) value: Vec<u8>,
     pub(super) done: bool,
+    /// As many replicas as its request wants have received it.
+    pub(super) confirmed: bool,
 }
 
 impl Traffic {
     /// The request that a value was written for.
     pub(super) fn request_of(&self, value: &[u8]) -> Option<u64> {
         self.values.get(value).map(|known| known.request)
+    }
+
+    /// The request that has the secret of a value or of an entry in a queue, as far as that was ever seen whole.
+    fn made_for(&self, value: &[u8]) -> Option<u64> {
+        let mut secrets = self.secrets.iter();
+        let found = secrets.find(|(_, (own, _))| random(own) == random(secret(value)));
+        found.map(|(ms, _)| *ms).or_else(|| self.request_of(value))
     }
 
     /// A script was not known, so nothing of it was executed: the same attempt is put another way.
@@ -84,6 +97,9 @@ pub(super) fn sent(ledger: &mut Ledger, command: &Command) {
 /// A server has carried out a command, or refused it.
 pub(super) fn executed(ledger: &mut Ledger, command: &Command, reply: &Reply) {
     let wire = Wire::of(&command.words);
+    if let Wire::Wait { count } = wire {
+        return confirmed(ledger, command, reply, count);
+    }
     let (Wire::Acquire { key, ms, .. } | Wire::Take { key, ms, .. } | Wire::Swap { key, ms, .. }) =
         wire
     else {
@@ -105,6 +121,11 @@ pub(super) fn executed(ledger: &mut Ledger, command: &Command, reply: &Reply) {
             .violations
             .push(format!("{at:?} {broken}: {command}"));
     }
+    // One that is carried out twice is made once.
+    let made = &mut ledger.traffic.made;
+    if made.get(&command.connection) != Some(&(ms, command.stamp)) {
+        made.remove(&command.connection);
+    }
     if wire.wrote(reply)
         && let Some(writes) = ledger.traffic.writes.get_mut(&ms)
     {
@@ -112,13 +133,36 @@ pub(super) fn executed(ledger: &mut Ledger, command: &Command, reply: &Reply) {
             .iter_mut()
             .rev()
             .find(|write| write.stamp == command.stamp);
-        write.into_iter().for_each(|write| write.done = true);
+        if let Some(write) = write {
+            write.done = true;
+            let made = (ms, command.stamp);
+            ledger.traffic.made.insert(command.connection, made);
+        }
+    }
+}
+
+/// S16: a write is confirmed by the `WAIT` right behind it, on its own connection and by no other.
+fn confirmed(ledger: &mut Ledger, command: &Command, reply: &Reply, count: u64) {
+    let traffic = &mut ledger.traffic;
+    let Some((ms, stamp)) = traffic.made.remove(&command.connection) else {
+        return;
+    };
+    let wanted = ledger.requests[&ms].want.replicas;
+    let enough = wanted.is_some_and(|(n, _)| count == u64::from(n))
+        && matches!(reply, Reply::Int(n) if n.unsigned_abs() >= count);
+    match enough {
+        true => traffic.confirmed_and_not.0 += 1,
+        false => traffic.confirmed_and_not.1 += 1,
+    }
+    let writes = traffic.writes.get_mut(&ms).into_iter().flatten();
+    for write in writes.filter(|write| write.stamp == stamp) {
+        write.confirmed |= enough;
     }
 }
 
 fn handed_out(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
     match Wire::of(&command.words) {
-        Wire::Harmless => Ok(()),
+        Wire::Wait { .. } | Wire::Harmless => Ok(()),
         Wire::Unknown => Err("S3 a command that can write over somebody else's key".to_owned()),
         Wire::Acquire { key, value, ms, .. } | Wire::Take { key, value, ms, .. } => {
             writes(ledger, command, key, value, ms)?;
@@ -219,6 +263,7 @@ fn writes(
         at: command.at,
         value: value.to_vec(),
         done: false,
+        confirmed: false,
     };
     ledger.traffic.writes.entry(ms).or_default().push(write);
     Ok(())
@@ -269,7 +314,7 @@ fn pays(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
             values: [value, ..],
             ..
         } => value,
-        Wire::Cool { .. } | Wire::Harmless | Wire::Unknown => return Ok(()),
+        Wire::Cool { .. } | Wire::Wait { .. } | Wire::Harmless | Wire::Unknown => return Ok(()),
     };
     if ledger.traffic.in_parts {
         return Ok(());
@@ -277,13 +322,17 @@ fn pays(ledger: &mut Ledger, command: &Command) -> Result<(), String> {
     let Some(mut debts) = ledger.traffic.debts.remove(&command.client) else {
         return Ok(());
     };
+    let of = ledger.traffic.made_for(value);
     let mut unpaid = None;
     debts.retain_mut(|debt| {
         let writes = ledger.traffic.writes.get(&debt.request);
         let Some(write) = writes.and_then(|writes| writes.last()) else {
             return false;
         };
-        if debt.over >= command.at || label(&write.value) != label(value) {
+        // What replicas confirm has a connection of its own.
+        let beside =
+            of.is_none_or(|of| ledger.is_replicated(debt.request) != ledger.is_replicated(of));
+        if debt.over >= command.at || label(&write.value) != label(value) || beside {
             return true;
         }
         // What is due in one turn leaves together, in any order.
@@ -319,6 +368,7 @@ fn owes(ledger: &Ledger, ms: u64, now: Tick) -> Option<(u64, Vec<u8>)> {
     let write = writes.iter().rev().find(|write| write.done)?;
     let there = now < write.at + request.want.lease
         && !ledger.traffic.values[&write.value].cleared
+        && !ledger.promoted_since(write.at)
         && !ledger.broken_since(&request.key, request.client, write.at);
     there.then(|| (ms, write.value.clone()))
 }

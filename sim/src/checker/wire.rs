@@ -48,6 +48,8 @@ pub(super) enum Wire<'a> {
         ms: u64,
         values: &'a [Vec<u8>],
     },
+    /// Waits until so many replicas have confirmed what the connection has written.
+    Wait { count: u64 },
     /// Looks, or belongs to the handshake.
     Harmless,
     /// Nothing that the library has any business sending.
@@ -60,9 +62,10 @@ impl<'a> Wire<'a> {
             return Wire::Unknown;
         };
         match (name.as_slice(), args) {
-            (b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT" | b"PING" | b"INFO" | b"WAIT", _) => {
-                Wire::Harmless
-            }
+            (b"HELLO" | b"AUTH" | b"SELECT" | b"CLIENT" | b"PING" | b"INFO", _) => Wire::Harmless,
+            (b"WAIT", [count, _]) => Wire::Wait {
+                count: number(count),
+            },
             (b"GET" | b"GETRANGE" | b"PTTL" | b"SCAN", _) => Wire::Harmless,
             (b"SET", [key, value, options @ ..]) => Wire::set(key, value, options),
             (b"DELEX", [key, ifeq, value]) if ifeq == b"IFEQ" => Wire::Clear { key, value },
@@ -231,6 +234,11 @@ fn is_helper(helper: &[u8], key: &[u8], suffix: &str) -> bool {
 pub(crate) fn secret(value: &[u8]) -> &[u8] {
     let end = value.iter().rposition(|byte| *byte == b'.');
     &value[..end.unwrap_or(value.len())]
+}
+
+/// What nobody can guess of a [`secret`]: it is the same in an entry of a queue.
+pub(super) fn random(secret: &[u8]) -> &[u8] {
+    secret.rsplit(|byte| *byte == b'.').next().unwrap_or(secret)
 }
 
 /// The label in a value of ours.

@@ -96,6 +96,10 @@ faults! {
     StepBack,
     /// The server fails over to a replica that lags, on another clock. Breaks A1 and A3.
     FailOver,
+    /// A replica receives nothing for a while, and confirms nothing.
+    FreezeReplica,
+    /// A replica is promoted with what it has received. Breaks A3 for whatever was not waited for.
+    Promote,
     /// The server tells nobody any more what it has promised to tell, as behind a proxy that has connected anew.
     LoseTracking,
     /// `CLIENT TRACKING` is refused for a while, and some have to connect anew.
@@ -130,7 +134,9 @@ impl Fault {
     fn breaks(self) -> Option<Assumption> {
         match self {
             Fault::PauseMachine => Some(Assumption::A4),
-            Fault::RestartEmpty | Fault::Flush | Fault::FailOver => Some(Assumption::A3),
+            Fault::RestartEmpty | Fault::Flush | Fault::FailOver | Fault::Promote => {
+                Some(Assumption::A3)
+            }
             Fault::Delete | Fault::Force | Fault::Replace | Fault::MakeList => Some(Assumption::A6),
             Fault::StepForward | Fault::StepBack => Some(Assumption::A1),
             Fault::Drift => Some(Assumption::A2),
@@ -141,10 +147,15 @@ impl Fault {
 }
 
 /// The faults of one history: some of those that its assumptions allow, at least one.
-pub(super) fn choose(assumed: Assumptions, below: &mut impl FnMut(u64) -> u64) -> Vec<Fault> {
+pub(super) fn choose(
+    assumed: Assumptions,
+    replicas: bool,
+    below: &mut impl FnMut(u64) -> u64,
+) -> Vec<Fault> {
     let allowed = |fault: &Fault| {
         fault.breaks().is_none_or(|broken| !assumed.has(broken))
             && !matches!(fault, Fault::Clone | Fault::Drift)
+            && (replicas || !matches!(fault, Fault::FreezeReplica | Fault::Promote))
             && (*fault != Fault::FailOver || !assumed.has(Assumption::A1))
     };
     let allowed: Vec<Fault> = Fault::ALL.iter().copied().filter(allowed).collect();
@@ -375,6 +386,20 @@ async fn inflict(stage: &Stage, fault: Fault) {
             note_step(stage, skew);
             server.fail_over(replica, skew);
         }
+        Fault::FreezeReplica => {
+            let replica = world.below(u64::from(stage.replicas)) as usize;
+            server.freeze_replica(replica);
+            world.sleep(span(1_500)).await;
+            // Which number it has by now nobody knows.
+            server.thaw_replicas();
+        }
+        Fault::Promote => {
+            let replica = world.below(u64::from(stage.replicas)) as usize;
+            let lag = Duration::from_millis(1) + span(super::LAG);
+            stage.checker.promoted();
+            server.fail_over(server.take_replica(replica), 0);
+            server.add_replica(lag);
+        }
     }
 }
 
@@ -428,6 +453,7 @@ pub(super) fn heal(stage: &Stage) {
         client.link(server, |link| *link = Link::default());
     }
     server.thaw();
+    server.thaw_replicas();
     server.mood(Mood::Well);
     server.heal();
     for (key, value, _) in server.keys() {
