@@ -211,3 +211,58 @@ fn s16_other_locks_do_not_wait_for_replicas() {
         }
     });
 }
+
+/// Who waits in turn, and with replicas.
+fn in_turn(locks: &Locks) -> tenure_client::Acquiring {
+    let options = options().waiter_lease(ms(60_000));
+    locks.lock("n").options(options).acquire()
+}
+
+#[test]
+fn s16_a_turn_that_nobody_confirms_is_not_granted_and_is_passed_on_by_who_gives_up() {
+    play(|scene| async move {
+        let mut waiting = Vec::new();
+        let (_, first) = scene.client(&scene.server).await;
+        let lock = in_turn(&first).await.unwrap();
+        for _ in 0..3 {
+            let (_, locks) = scene.client(&scene.server).await;
+            let mut asking = Box::pin(in_turn(&locks));
+            assert!(pending(&mut asking));
+            scene.world.sleep(ms(50)).await;
+            waiting.push((locks, asking));
+        }
+        scene.server.freeze_replica(0);
+        lock.release().await.unwrap();
+        // The first one has the key and no confirmation, however often it writes it anew.
+        let mut values = std::collections::BTreeSet::new();
+        for _ in 0..30 {
+            scene.world.sleep(ms(250)).await;
+            for (_, asking) in &mut waiting {
+                assert!(pending(asking), "granted, and confirmed by nobody");
+            }
+            let held = scene.server.text("lock:n").unwrap();
+            values.insert(String::from_utf8(held.0).unwrap());
+        }
+        let label = |value: &String| value.contains(":c1.");
+        assert!(values.len() > 1 && values.iter().all(label), "{values:?}");
+        // Nobody comes in between, also where nothing is asked of replicas.
+        let (_, others) = scene.client(&scene.server).await;
+        let fair = others.lock("n").lease(LEASE).fair().try_acquire();
+        assert!(fair.await.unwrap().holder().is_some());
+        // It gives up: the next one has its turn, and is confirmed once that can be.
+        let (gone, asking) = waiting.remove(0);
+        drop((gone, asking));
+        scene.world.sleep(ms(500)).await;
+        let held = scene.server.text("lock:n").unwrap();
+        let held = String::from_utf8(held.0).unwrap();
+        assert!(held.contains(":c2."), "{held}");
+        scene.server.thaw_replica(0);
+        for (_, asking) in waiting {
+            let lock = asking.await.unwrap();
+            assert!(lock.is_held());
+            lock.release().await.unwrap();
+        }
+        scene.world.sleep(ms(100)).await;
+        assert_eq!(scene.values(), [""; 0]);
+    });
+}

@@ -5,6 +5,7 @@
 
 mod asked_for;
 mod caller;
+mod confirmed;
 mod connection;
 mod held;
 mod key_changes;
@@ -27,6 +28,7 @@ pub fn registry() -> Vec<(&'static str, Scenario)> {
         refuses::SCENARIOS,
         who_may::SCENARIOS,
         asked_for::SCENARIOS,
+        confirmed::SCENARIOS,
         caller::SCENARIOS,
     ];
     groups.concat()
