@@ -44,9 +44,9 @@ pub use tenure_client::Tls;
 pub use tenure_client::{
     Acquiring, Attempt, Cause, Closing, Config, ConfigError, Driver, Error, Event, Failure,
     FenceFault, Flavour, Forcing, Held, Holder, Inspecting, Inspection, LinkFault, Listed, Listing,
-    Lock, LockOptions, Locks, Lost, Observer, ProtocolError, Ready, Reason, Release, Released,
-    Removed, Request, Risk, ServerError, ServerInfo, Tick, Trying, Unfit, Unwatched, Wait,
-    WaitLost, Warning, asking, binding, fence, hold, store,
+    Lock, LockOptions, Locks, Lost, Observer, OwnerToken, ProtocolError, Ready, Reason, Release,
+    Released, Removed, Request, Risk, ServerError, ServerInfo, Tick, Trying, Unfit, Unwatched,
+    Wait, WaitLost, Warning, asking, binding, fence, hold, store,
 };
 pub use tenure_client::{Pump, Room, connect_with, memory_with};
 #[cfg(feature = "tokio")]

@@ -11,6 +11,7 @@ use tenure_core::ask::{AskId, Known, Question};
 use crate::error::Error;
 use crate::inspection::{Inspection, Listed, Removed};
 use crate::store::Store;
+use crate::token::OwnerToken;
 use crate::waiters;
 
 /// How many names are listed, unless another limit is set.
@@ -73,6 +74,7 @@ enum What {
     Inspect(Box<[u8]>),
     List(Box<[u8]>, usize),
     Force(Box<[u8]>),
+    Release(Box<[u8]>, OwnerToken),
 }
 
 impl Asking {
@@ -94,6 +96,10 @@ impl Asking {
                     limit: *limit,
                 },
                 What::Force(name) => Question::Remove { name },
+                What::Release(name, token) => Question::Release {
+                    name,
+                    value: token.as_str().as_bytes(),
+                },
             };
             self.store.ask(&question, asked);
         }
@@ -125,7 +131,8 @@ pub struct Inspecting(Asking);
 #[must_use = "futures do nothing unless polled"]
 pub struct Listing(Asking);
 
-/// The future of [`Locks::force_release`](crate::Locks::force_release): `Send`, `'static`. Dropping it before a byte has left
+/// The future of [`Locks::force_release`](crate::Locks::force_release) and
+/// [`Locks::release_by_token`](crate::Locks::release_by_token): `Send`, `'static`. Dropping it before a byte has left
 /// calls it back, later it does not.
 #[must_use = "futures do nothing unless polled"]
 pub struct Forcing(Asking);
@@ -164,6 +171,13 @@ impl Listing {
 impl Forcing {
     pub(crate) fn new(store: &Arc<dyn Store>, name: &[u8]) -> Forcing {
         Forcing(Asking::new(store, What::Force(name.into())))
+    }
+
+    pub(crate) fn by_token(store: &Arc<dyn Store>, name: &[u8], token: &OwnerToken) -> Forcing {
+        Forcing(Asking::new(
+            store,
+            What::Release(name.into(), token.clone()),
+        ))
     }
 }
 

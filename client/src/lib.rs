@@ -43,6 +43,7 @@ pub mod store;
 pub mod system;
 #[cfg(feature = "tls")]
 mod tls;
+mod token;
 mod untold;
 mod url;
 mod waiters;
@@ -74,3 +75,4 @@ pub use tenure_core::resp::ProtocolError;
 pub use tenure_core::time::Tick;
 #[cfg(feature = "tls")]
 pub use tls::Tls;
+pub use token::OwnerToken;

@@ -14,6 +14,7 @@ use tenure_core::time::Tick;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::store::{End, Store};
+use crate::token::OwnerToken;
 
 /// A lock that is held until it is released, dropped or lost.
 ///
@@ -174,6 +175,23 @@ impl Held {
     /// ```
     pub fn fence(&self) -> Option<u64> {
         self.hold.fence()
+    }
+
+    /// What this hold has written under its key: with it somebody else may release the lock
+    /// ([`Locks::release_by_token`](crate::Locks::release_by_token)), such as a program that it is held for. `None` once it is not
+    /// held any more, and of a hold that [rotates](crate::LockOptions::rotate), whose value does not last.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let lock = locks.acquire("report").await?;
+    /// let token = lock.token().expect("it is held, and does not rotate");
+    /// assert_eq!(format!("{token:?}"), "OwnerToken(..)");
+    /// # Ok(()) }
+    /// ```
+    pub fn token(&self) -> Option<OwnerToken> {
+        self.store.token(&self.hold)
     }
 
     /// How much of the stop window is left after a loss: until then the key still excludes others.

@@ -16,6 +16,7 @@ use crate::hold::Hold;
 use crate::lock::{Held, Lock};
 use crate::options::LockOptions;
 use crate::store::{End, Store};
+use crate::token::OwnerToken;
 
 /// Hands out locks. Cheap to clone, one concrete type for every store and runtime.
 ///
@@ -167,6 +168,30 @@ impl Locks {
     /// come: it may have been done, and is not tried again.
     pub fn force_release(&self, name: impl AsRef<[u8]>) -> Forcing {
         Forcing::new(&self.store, name.as_ref())
+    }
+
+    /// Frees the name if it is still held with this token, as [`Held::token`](crate::Held::token) gave it: for a program that the lock
+    /// is held for, and for whoever finishes the work of another. `None`: it is free, or held by somebody else.
+    ///
+    /// The holder is told `Lost` with [`Cause::Forced`](crate::Cause::Forced) and the label of this client, as by
+    /// [`force_release`](Locks::force_release); a [shortest hold](crate::LockOptions::at_least) does not stop it. Releasing an own
+    /// [`Lock`](crate::Lock) is better where there is one.
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let lock = locks.acquire("report").await?;
+    /// let token = lock.token().expect("it is held, and does not rotate");
+    /// assert!(locks.release_by_token("report", &token).await?.is_some());
+    /// assert!(locks.release_by_token("report", &token).await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`force_release`](Locks::force_release).
+    pub fn release_by_token(&self, name: impl AsRef<[u8]>, token: &OwnerToken) -> Forcing {
+        Forcing::by_token(&self.store, name.as_ref(), token)
     }
 
     /// Waits until the server has been reached, or a first try to reach it has failed.

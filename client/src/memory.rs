@@ -134,9 +134,15 @@ impl Memory {
                 let keys = keys.keys().filter(|key| key.starts_with(&start));
                 asks.handle_page(now, id, 0, keys.map(|key| &**key));
             }
-            Some(Step::Remove { key, by, .. }) => {
+            Some(Step::Remove { key, by, only, .. }) => {
                 let key = key.to_vec();
-                let removed = keys.remove(&*key).filter(|(_, until)| *until > now);
+                let wanted = |(value, until): &(Value, Tick)| {
+                    *until > now && only.is_none_or(|only| value.as_bytes() == only)
+                };
+                let removed = match keys.get(&*key).is_some_and(wanted) {
+                    true => keys.remove(&*key),
+                    false => None,
+                };
                 if let Some((value, until)) = &removed {
                     let note = [by.as_bytes(), b".", value.as_bytes()].concat();
                     forced.insert(key.clone().into(), (note.into(), *until));

@@ -13,6 +13,7 @@ use crate::asking::Asked;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::options::LockOptions;
+use crate::token::OwnerToken;
 
 /// An engine that keeps leases. Every method returns at once, may be called from any thread, and needs
 /// no runtime context.
@@ -36,6 +37,9 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// The [`refusal`](Store::refusal), if there is one: then nothing was done.
     fn end(&self, hold: &Arc<Hold>, how: End) -> Result<(), Error>;
+
+    /// The value of a hold, while it is held and if it stays the same to its end.
+    fn token(&self, hold: &Arc<Hold>) -> Option<OwnerToken>;
 
     /// Renews as soon as possible; told to the hold.
     fn renew(&self, hold: &Arc<Hold>);

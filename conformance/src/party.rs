@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_client::{
     Attempt, Error, Event, Held, Holder, Inspection, Listed, Lock, LockOptions, Locks, Lost,
-    Observer, Released, Removed,
+    Observer, OwnerToken, Released, Removed,
 };
 use tenure_tests::Failure;
 
@@ -77,6 +77,18 @@ impl Party {
     /// As the client's.
     pub async fn force_release(&self, name: &str) -> Result<Option<Removed>, Error> {
         self.verbs.force_release(name.as_bytes()).await
+    }
+
+    /// Frees a name if it is held with this token.
+    ///
+    /// # Errors
+    /// As the client's.
+    pub async fn release_by_token(
+        &self,
+        name: &str,
+        token: &OwnerToken,
+    ) -> Result<Option<Removed>, Error> {
+        self.verbs.release_by_token(name.as_bytes(), token).await
     }
 
     /// Waits until the store was reached.
@@ -157,6 +169,12 @@ pub trait Verbs: Send + Sync + 'static {
     fn list(&self, start: &[u8]) -> Boxed<Result<Listed, Error>>;
     /// As [`Party::force_release`].
     fn force_release(&self, name: &[u8]) -> Boxed<Result<Option<Removed>, Error>>;
+    /// As [`Party::release_by_token`].
+    fn release_by_token(
+        &self,
+        name: &[u8],
+        token: &OwnerToken,
+    ) -> Boxed<Result<Option<Removed>, Error>>;
     /// As [`Party::ready`].
     fn ready(&self) -> Boxed<Result<(), Error>>;
     /// As [`Party::close`].
@@ -211,6 +229,14 @@ impl Verbs for Locks {
 
     fn force_release(&self, name: &[u8]) -> Boxed<Result<Option<Removed>, Error>> {
         Box::pin(Locks::force_release(self, name))
+    }
+
+    fn release_by_token(
+        &self,
+        name: &[u8],
+        token: &OwnerToken,
+    ) -> Boxed<Result<Option<Removed>, Error>> {
+        Box::pin(Locks::release_by_token(self, name, token))
     }
 
     fn ready(&self) -> Boxed<Result<(), Error>> {

@@ -71,6 +71,13 @@ pub enum Question<'a> {
         /// The name, 1 to 1,024 bytes.
         name: &'a [u8],
     },
+    /// Remove this value of the name, and no other.
+    Release {
+        /// The name, 1 to 1,024 bytes.
+        name: &'a [u8],
+        /// The value, compared byte for byte: whoever knows it may.
+        value: &'a [u8],
+    },
 }
 
 /// A question that was put. Never used again for another.
@@ -115,6 +122,8 @@ pub enum Step<'a> {
         helper: &'a [u8],
         /// by this label.
         by: &'a str,
+        /// Only if it has this value; as if it were free if it has another.
+        only: Option<&'a [u8]>,
     },
 }
 

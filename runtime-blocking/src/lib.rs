@@ -59,7 +59,7 @@ pub use locks::{Attempt, Locks, Request};
 pub use tenure_client::Tls;
 pub use tenure_client::{
     Cause, Config, ConfigError, Error, Event, Failure, Holder, Inspection, Listed, LockOptions,
-    Lost, Observer, Reason, Released, Removed, Risk, Wait, Warning,
+    Lost, Observer, OwnerToken, Reason, Released, Removed, Risk, Wait, Warning,
 };
 
 /// Connects to the server that `url` names.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_client::{
-    Config, Driver, Error, Holder, Inspection, Listed, LockOptions, Removed, Wait,
+    Config, Driver, Error, Holder, Inspection, Listed, LockOptions, OwnerToken, Removed, Wait,
 };
 
 use crate::client::Client;
@@ -178,6 +178,29 @@ impl Locks {
     pub fn force_release(&self, name: impl AsRef<[u8]>) -> Result<Option<Removed>, Error> {
         self.client.enter_to_ask()?;
         self.client.ask(self.inner.force_release(name))
+    }
+
+    /// Frees the name if it is still held with this token. `None`: it is free, or held by somebody else. See
+    /// [`tenure_client::Locks::release_by_token`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tenure_blocking::Error> {
+    /// # let locks = tenure_blocking::memory();
+    /// let lock = locks.acquire("report")?;
+    /// let token = lock.token().expect("it is held, and does not rotate");
+    /// assert!(locks.release_by_token("report", &token)?.is_some());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`force_release`](Locks::force_release).
+    pub fn release_by_token(
+        &self,
+        name: impl AsRef<[u8]>,
+        token: &OwnerToken,
+    ) -> Result<Option<Removed>, Error> {
+        self.client.enter_to_ask()?;
+        self.client.ask(self.inner.release_by_token(name, token))
     }
 
     /// Waits until the server has been reached, or a first try to reach it has failed.

@@ -508,6 +508,10 @@ impl Server {
             Ok(Some(value)) => Some(value.clone()),
             Err(_) => None,
         };
+        let only = arguments.get(1);
+        if only.is_some() && only != value.as_ref() {
+            return Reply::Int(0);
+        }
         let Reply::Int(ttl) = self.keys.pttl(key, now_ms) else {
             return Reply::Int(0);
         };

@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::hold::Hold;
 use crate::options::LockOptions;
 use crate::store::{End, Store};
+use crate::token::OwnerToken;
 use crate::untold::Untold;
 use crate::waiters::For;
 
@@ -119,6 +120,15 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
             }
         });
         Ok(())
+    }
+
+    fn token(&self, hold: &Arc<Hold>) -> Option<OwnerToken> {
+        if self.is_copy() {
+            return None;
+        }
+        let id = hold.id()?;
+        let value = self.shared.lock().machine.leases().token(id)?;
+        OwnerToken::of(value.as_bytes())
     }
 
     fn renew(&self, hold: &Arc<Hold>) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tenure_blocking::{Attempt, Lock, Locks, connect_lazily, memory_config};
 use tenure_client::{
-    Config, Error, Held, Inspection, Listed, LockOptions, Lost, Released, Removed,
+    Config, Error, Held, Inspection, Listed, LockOptions, Lost, OwnerToken, Released, Removed,
 };
 use tokio::runtime::{Builder, Handle};
 
@@ -117,6 +117,15 @@ impl Verbs for Blocking {
     fn force_release(&self, name: &[u8]) -> Boxed<Result<Option<Removed>, Error>> {
         let (locks, name) = (self.locks.clone(), name.to_vec());
         call(move || locks.force_release(name))
+    }
+
+    fn release_by_token(
+        &self,
+        name: &[u8],
+        token: &OwnerToken,
+    ) -> Boxed<Result<Option<Removed>, Error>> {
+        let (locks, name, token) = (self.locks.clone(), name.to_vec(), token.clone());
+        call(move || locks.release_by_token(name, &token))
     }
 
     fn ready(&self) -> Boxed<Result<(), Error>> {

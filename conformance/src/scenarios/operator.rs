@@ -14,6 +14,8 @@ scenarios! {
     list_leaves_out_what_is_no_name: [Keys];
     s8_force_release_wakes_who_waits_and_the_holder_is_told_by_whom: [];
     s8_force_release_of_an_own_lock_is_told_as_any_other: [];
+    s8_who_knows_the_token_may_release_and_the_holder_is_told: [];
+    s3_a_token_frees_what_it_was_given_for_and_nothing_else: [];
     force_release_of_a_free_name_is_nothing: [];
     force_release_frees_what_is_none_of_ours: [Keys];
     questions_that_nobody_waits_for_leave_nothing_behind: [];
@@ -170,6 +172,58 @@ async fn s8_force_release_of_an_own_lock_is_told_as_any_other(scene: Scene) -> O
         assert_eq!(party.inspect(&name).await?, None);
     }
     assert_eq!(party.count("lost n"), 2);
+    Ok(())
+}
+
+async fn s8_who_knows_the_token_may_release_and_the_holder_is_told(scene: Scene) -> Outcome {
+    let (a, b) = (scene.party("a").await?, scene.party("b").await?);
+    let name = scene.name("n");
+    let options = || scene.options().lease(LONG);
+    for options in [options(), options().fenced(), options().fair()] {
+        let guard = a.take(&name, options).await?;
+        let token = guard.held().token().ok_or("no token")?;
+        let removed = b.release_by_token(&name, &token).await?.ok_or("nobody")?;
+        assert_eq!(removed.label.as_deref(), Some("a"));
+        guard.held().renew_now().await.unwrap_err();
+        let lost = guard.held().lost().await;
+        assert_eq!(lost.cause, Cause::Forced);
+        assert_eq!(
+            lost.by.as_deref(),
+            Some(if scene.has_keys() { "b" } else { "a" })
+        );
+        assert!(guard.held().token().is_none());
+        drop(guard);
+        assert!(b.inspect(&name).await?.is_none());
+    }
+    let guard = a.take(&name, options().rotate()).await?;
+    assert!(guard.held().token().is_none());
+    guard.release().await?;
+    Ok(())
+}
+
+async fn s3_a_token_frees_what_it_was_given_for_and_nothing_else(scene: Scene) -> Outcome {
+    let (a, b) = (scene.party("a").await?, scene.party("b").await?);
+    let (name, other) = (scene.name("n"), scene.name("m"));
+    let options = || scene.options().lease(LONG);
+    let old = a.take(&name, options()).await?;
+    let token = old.held().token().ok_or("no token")?;
+    old.release().await?;
+    assert!(b.release_by_token(&name, &token).await?.is_none());
+    // The same holder, the next hold; and another name.
+    let (next, beside) = (
+        a.take(&name, options()).await?,
+        a.take(&other, options()).await?,
+    );
+    assert!(b.release_by_token(&name, &token).await?.is_none());
+    assert!(
+        b.release_by_token(&other, &next.held().token().ok_or("no token")?)
+            .await?
+            .is_none()
+    );
+    next.held().renew_now().await?;
+    beside.held().renew_now().await?;
+    assert!(next.release().await?.confirmed && beside.release().await?.confirmed);
+    assert!(b.inspect(&name).await?.is_none());
     Ok(())
 }
 

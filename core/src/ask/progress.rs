@@ -27,6 +27,8 @@ pub(super) enum Progress {
     Remove {
         key: Vec<u8>,
         helper: Vec<u8>,
+        /// Only this value.
+        only: Option<Vec<u8>>,
     },
 }
 
@@ -62,11 +64,8 @@ impl Progress {
                     value: None,
                 }
             }
-            Question::Remove { name } => {
-                names.key_into(name, &mut key)?;
-                let helper = names.helper_key(&key, FORCED);
-                Progress::Remove { key, helper }
-            }
+            Question::Remove { name } => Progress::remove(names, name, None)?,
+            Question::Release { name, value } => Progress::remove(names, name, Some(value))?,
             Question::List { start, limit } => {
                 let start = names.key_start(start)?;
                 Progress::List(List {
@@ -87,10 +86,23 @@ impl Progress {
         })
     }
 
+    fn remove(names: &Names, name: &[u8], only: Option<&[u8]>) -> Result<Progress, ConfigError> {
+        let mut key = Vec::new();
+        names.key_into(name, &mut key)?;
+        let helper = names.helper_key(&key, FORCED);
+        let only = only.map(<[u8]>::to_vec);
+        Ok(Progress::Remove { key, helper, only })
+    }
+
     pub(super) fn step<'a>(&'a self, by: &'a str) -> Step<'a> {
         match self {
             Progress::Inspect { key, .. } => Step::Look { keys: key },
-            Progress::Remove { key, helper } => Step::Remove { key, helper, by },
+            Progress::Remove { key, helper, only } => Step::Remove {
+                key,
+                helper,
+                by,
+                only: only.as_deref(),
+            },
             Progress::List(list) if !list.looking.is_empty() => Step::Look {
                 keys: &list.looking,
             },

@@ -283,6 +283,14 @@ impl Leases {
         Some(self.marked(mark, slot, attempt))
     }
 
+    /// The value that stands for what is held, and does so to its end: by it whoever knows it may release the lock. None of a lease
+    /// that rotates.
+    pub fn token(&self, id: LeaseId) -> Option<Value> {
+        let lease = self.lease(id)?;
+        let lasts = lease.valid_until().is_some() && !lease.rotates();
+        self.value(id, lease.attempt()).filter(|_| lasts)
+    }
+
     fn marked(&self, mark: Mark, slot: &Slot, attempt: u32) -> Value {
         Value::marked(
             mark,

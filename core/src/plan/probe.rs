@@ -93,10 +93,22 @@ impl Probe {
                 "COUNT".into(),
                 Arg::Int(count),
             ]),
-            Some(Step::Remove { key, helper, by }) => {
+            Some(Step::Remove {
+                key,
+                helper,
+                by,
+                only,
+            }) => {
                 let [verb, script] = call(&REMOVE, self.sent);
-                let keys = [Arg::Bytes(key), Arg::Bytes(helper)];
-                each(&[verb, script, Arg::Int(2), keys[0], keys[1], by.into()]);
+                let (key, helper) = (Arg::Bytes(key), Arg::Bytes(helper));
+                let args = [verb, script, Arg::Int(2), key, helper, by.into()];
+                match only {
+                    None => each(&args),
+                    Some(only) => {
+                        let [verb, script, two, key, helper, by] = args;
+                        each(&[verb, script, two, key, helper, by, only.into()]);
+                    }
+                }
             }
         }
     }

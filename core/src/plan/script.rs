@@ -39,17 +39,18 @@ if v==ARGV[1] then return redis.call('DEL',KEYS[1]) end return 0",
 /// Delete whatever is there, and leave a note of who did it if it was a lock: its value in the helper key, for as long as its
 /// holder could go on, a minute at least. Answers the value of a lock, and of anything else only what it was: 0 for nothing, 1
 /// for a string, 2 for another type. Deleting comes first: of an error nothing has come, and a server that is full takes
-/// the note then. A user who may not write it removes without it.
+/// the note then. A user who may not write it removes without it. With a second argument, only this value: another one is left,
+/// and answered as nothing.
 pub const REMOVE: Script = Script {
     text: "local v=redis.pcall('GET',KEYS[1]) local other=false \
 if type(v)=='table' then if v.err and string.find(v.err,'WRONGTYPE',1,true) then other=true else return v end end \
-if not v then return 0 end \
+if not v or ARGV[2] and v~=ARGV[2] then return 0 end \
 local ttl=redis.call('PTTL',KEYS[1]) redis.call('DEL',KEYS[1]) \
 if other then return 2 end \
 if string.sub(v,1,4)~='tn1:' or string.len(v)>256 then return 1 end \
 ttl=math.min(math.max(ttl,60000),2592000000) \
 redis.pcall('SET',KEYS[2],ARGV[1]..'.'..v,'PX',string.format('%d',ttl)) return v",
-    sha: "ae6d4a79c809cbe9e59012386e69aec8f0b51575",
+    sha: "6f5094e7694627e6018b1f0173631555cfde17b8",
 };
 
 /// How a script is sent.

@@ -352,7 +352,11 @@ impl Author {
             _ => [self.case("EVALSHA"), REMOVE.sha.as_bytes().to_vec()],
         };
         let rest = [b"2".to_vec(), self.key(), self.key(), self.value()];
-        script.into_iter().chain(rest).collect()
+        let mut command: Vec<Vec<u8>> = script.into_iter().chain(rest).collect();
+        if self.below(2) == 0 {
+            command.push(self.value());
+        }
+        command
     }
 
     /// What lets go before a minimum is over, as it is sent: the values of the hold first, then others.

@@ -66,6 +66,27 @@ fn remove(world: &mut World) -> Option<Removed> {
     }
 }
 
+#[test]
+fn s3_a_release_by_value_leaves_another_value() {
+    for server in [Server::redis(), Server::valkey()] {
+        let mut world = greeted(server);
+        let (theirs, mine) = (value("them"), value("me"));
+        put(&mut world, "lock:a", &theirs, Some(LEASE));
+        for (value, expected) in [(&mine, None), (&theirs, Some("them")), (&theirs, None)] {
+            let id = world.ask(&Question::Release { name: b"a", value });
+            world.run(ms(5));
+            let Ok(Known::Removed(removed)) = &world.answer(id).1 else {
+                panic!("{:?}", world.answer(id));
+            };
+            let label = removed
+                .as_ref()
+                .and_then(|removed| removed.label.as_deref());
+            assert_eq!(label, expected);
+        }
+        assert!(world.key("a").is_none());
+    }
+}
+
 fn failure(world: &World, id: crate::ask::AskId) -> (Tick, Failure) {
     let (tick, result) = world.answer(id);
     (tick, result.as_ref().expect_err("a failure").failure)
@@ -231,7 +252,7 @@ fn s8_the_holder_is_told_by_whom_also_when_somebody_else_was_faster() {
         let until = Some((world.now + LEASE * 9).as_micros());
         let now = world.now.as_micros();
         world.server.meddle(|server| {
-            server.take_by_force(now, b"lock:a", b"lock:{lock:a}:forced", b"root");
+            server.take_by_force(now, b"lock:a", b"lock:{lock:a}:forced", b"root", None);
             server.put("lock:a", &value("them"), until);
         });
         world.run(LEASE / 4);

@@ -412,7 +412,15 @@ impl Server {
         key: &[u8],
         helper: &[u8],
         by: &[u8],
+        only: Option<&Vec<u8>>,
     ) -> Vec<u8> {
+        let is_other = |only| match self.keys.get(key) {
+            Some((Stored::Text(text), _)) => text != only,
+            _ => true,
+        };
+        if only.is_some_and(is_other) {
+            return int(0);
+        }
         match self.keys.remove(key) {
             None => int(0),
             Some((Stored::List, _)) => int(2),
@@ -432,7 +440,7 @@ impl Server {
             return error_reply("NOPERM no");
         }
         if sha == plan::REMOVE.sha {
-            return self.take_by_force(now, key, &argv[0], &argv[1]);
+            return self.take_by_force(now, key, &argv[0], &argv[1], argv.get(2));
         }
         let old = match self.keys.get(key) {
             None => None,
