@@ -38,6 +38,8 @@ pub enum Error {
     NotHeld,
     /// The client was closed, or the runtime that drove it has ended.
     Closed,
+    /// So many wait already that this request was not to join them: [`max_waiters`](crate::LockOptions::max_waiters).
+    QueueFull,
     /// The client was made before this process was forked off: it works on in the process that made it. Connect anew.
     Forked {
         /// The process that made it.
@@ -67,7 +69,7 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
-            Error::TimedOut { .. } | Error::Unavailable(_) | Error::Lost(_)
+            Error::TimedOut { .. } | Error::QueueFull | Error::Unavailable(_) | Error::Lost(_)
         )
     }
 
@@ -108,6 +110,7 @@ impl Error {
         let reason = Reason::Failure { failure, text };
         match failure {
             Failure::Closed => Error::Closed,
+            Failure::QueueFull => Error::QueueFull,
             Failure::MaxHold | Failure::Fence(_) | Failure::Link(LinkFault::Unfit(_)) => {
                 Error::Misconfigured(reason)
             }
@@ -142,6 +145,7 @@ impl fmt::Display for Error {
             Error::Protocol(reason) => write!(f, "the peer is no lock server: {reason}"),
             Error::MaybeDone(reason) => write!(f, "not known: {reason}"),
             Error::Lost(lost) => write!(f, "the lock is lost: {lost}"),
+            Error::QueueFull => f.write_str("queue full: as many as may already wait for the lock"),
             Error::NotHeld => f.write_str("the lock was released or abandoned before"),
             Error::Closed => {
                 f.write_str("closed: the client was closed, or the runtime that drove it has ended")

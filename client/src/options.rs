@@ -40,6 +40,7 @@ impl LockOptions {
             options: Options {
                 fence: None,
                 fair: None,
+                max_waiters: None,
                 replicas: None,
                 rotate: false,
             },
@@ -202,6 +203,33 @@ impl LockOptions {
     pub const fn waiter_lease(mut self, lease: Duration) -> LockOptions {
         self.options.fair = Some(lease);
         self
+    }
+
+    /// [`fair`](LockOptions::fair), and whoever would be one more than `count` to wait does not: the request fails with
+    /// [`Error::QueueFull`](crate::Error::QueueFull) at once. `1`: one runs, one waits, everybody else is turned away.
+    ///
+    /// Counted on the server, where a process is one however many of its requests wait, and among the requests of each process; those
+    /// who wait behind a hold of their own process are counted there only.
+    /// Only requests that ask for it are turned away, and they count whoever waits in turn. A process that died while it waited
+    /// counts for as long as it is taken for alive: see [`waiter_lease`](LockOptions::waiter_lease).
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let request = || locks.lock("rebuild").max_waiters(1);
+    /// let runs = request().acquire().await?;
+    /// let waits = tokio::spawn(request().acquire());
+    /// tokio::task::yield_now().await;
+    /// assert!(matches!(request().acquire().await, Err(tenure::Error::QueueFull)));
+    /// runs.release().await?;
+    /// assert!(waits.await.unwrap()?.is_held());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn max_waiters(mut self, count: u32) -> LockOptions {
+        self.options.max_waiters = Some(count);
+        self.fair()
     }
 
     /// Counts as held only what at least `count` replicas, 1 to 15, have confirmed: behind the grant and each renewal the server waits

@@ -69,6 +69,8 @@ pub enum ConfigError {
     Floor(u64),
     /// For how long who waits is taken for alive is out of range.
     WaiterLease(Duration),
+    /// No place in the queue at all: a single try does not wait.
+    MaxWaiters,
     /// No replica, no time for them, or so much that a lease leaves too little.
     Replicas {
         /// What was asked for.
@@ -131,6 +133,9 @@ impl fmt::Display for ConfigError {
                 f,
                 "waiter_lease {lease:?} is out of range; use {MIN_WAITER_LEASE:?} to {MAX_LEASE:?}"
             ),
+            ConfigError::MaxWaiters => {
+                f.write_str("max_waiters(0) lets nobody wait; use a single try for that")
+            }
             ConfigError::Floor(floor) => write!(
                 f,
                 "fence_from({floor}) is out of range: less than {MAX_FENCE}"
@@ -318,6 +323,8 @@ pub enum Failure {
     Unconfirmed(Confirmed),
     /// The write was made, and the server cannot say what replicas have of it: it does not count.
     Replicas(ReplicasFault),
+    /// So many wait already that this request is not to join them.
+    QueueFull,
 }
 
 impl Failure {
@@ -332,7 +339,9 @@ impl Failure {
             | Failure::Closed
             | Failure::MaybeDone
             | Failure::Fence(_)
-            | Failure::Replicas(_) => false,
+            | Failure::Replicas(_)
+            // Another request may find a place later; this one was not to stand in line.
+            | Failure::QueueFull => false,
         }
     }
 }
@@ -414,6 +423,7 @@ impl fmt::Display for Failure {
             Failure::Link(fault) => return fault.fmt(f),
             Failure::Fence(fault) => return fault.fmt(f),
             Failure::Replicas(fault) => return fault.fmt(f),
+            Failure::QueueFull => "as many wait for the lock as may",
             Failure::Unconfirmed(confirmed) => {
                 return write!(
                     f,

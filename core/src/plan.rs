@@ -142,6 +142,8 @@ pub enum Verdict<'a> {
     Shown(&'a [u8]),
     /// Refused, and this is the value of the key, with its TTL if that is known.
     Refused(&'a [u8], Option<Duration>),
+    /// As `Refused`, and as many wait as may: it is not waited for.
+    Full(&'a [u8], Option<Duration>),
     /// More replies belong to it.
     More,
 }
@@ -667,7 +669,8 @@ fn commands(
             let waits = !lease.is_single_try();
             let entry = if waits { leases.entry(id) } else { None };
             let [verb, script] = call(&TAKE, sent);
-            each(&[
+            let most = leases.max_waiters(id).filter(|_| waits);
+            let args = [
                 verb,
                 script,
                 Arg::Int(4),
@@ -683,7 +686,10 @@ fn commands(
                     true => Arg::Int(leases.floor(id)),
                     false => "".into(),
                 },
-            ]);
+                Arg::Int(most.unwrap_or(0).into()),
+            ];
+            // What comes last is left out where nobody counts.
+            each(&args[..args.len() - usize::from(most.is_none())]);
         }
         Form::Pass(sent) => {
             let (queue, alive) = (leases.helper_key(id, QUEUE), leases.helper_key(id, ALIVE));

@@ -306,6 +306,7 @@ impl Request {
         fence_from(floor: u64);
         fair();
         waiter_lease(lease: Duration);
+        max_waiters(count: u32);
         replicas(count: u8, within: Duration);
         on_disk();
     }

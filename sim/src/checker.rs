@@ -106,6 +106,8 @@ pub struct Want {
     pub rotate: bool,
     /// The shortest hold; zero for none.
     pub at_least: Duration,
+    /// How many may wait at most, of a fair one.
+    pub max_waiters: Option<u32>,
     /// How many replicas have to confirm each write, and within what time.
     pub replicas: Option<(u8, Duration)>,
 }
@@ -122,6 +124,7 @@ impl Want {
             fair: None,
             rotate: false,
             at_least: Duration::ZERO,
+            max_waiters: None,
             replicas: None,
         }
     }

@@ -474,6 +474,10 @@ impl Play {
                 0 => lease * 3 / 2,
                 _ => Duration::ZERO,
             },
+            max_waiters: (lease.as_millis() / 9)
+                .is_multiple_of(2)
+                .then_some(1)
+                .filter(|_| (lease.as_millis() / 3).is_multiple_of(3)),
             // Its servers have none.
             replicas: None,
         };
@@ -491,6 +495,7 @@ impl Play {
             options: Options {
                 fence: want.fenced.then_some(0),
                 fair: want.fair,
+                max_waiters: want.max_waiters,
                 replicas: None,
                 rotate: want.rotate,
             },

@@ -23,7 +23,8 @@ type Step<T> = Result<T, Reply>;
 impl Server {
     /// `TAKE`
     pub(crate) fn take(&mut self, now: Tick, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Reply {
-        let ([key, _, _, counter], [value, ms, entry, age, floor]) = (keys, arguments) else {
+        let ([key, _, _, counter], [value, ms, entry, age, floor, most @ ..]) = (keys, arguments)
+        else {
             return Reply::Error("ERR the simulated server wants all of it".to_owned());
         };
         let mut run = Run::begin(self, now, keys);
@@ -31,7 +32,8 @@ impl Server {
             Ok(present) => present,
             Err(_) => return Reply::Int(0),
         };
-        let taken = run.take(present, (value, ms), (entry, age), (counter, floor));
+        let most = most.first().and_then(|most| number(most));
+        let taken = run.take(present, (value, ms), (entry, age, most), (counter, floor));
         let wrote = run.wrote;
         let reply = taken.unwrap_or_else(|reply| reply);
         match wrote {
@@ -69,7 +71,7 @@ impl<'a> Run<'a> {
         &mut self,
         mut present: Option<Vec<u8>>,
         (value, ms): (&[u8], &[u8]),
-        (entry, age): (&[u8], &[u8]),
+        (entry, age, most): (&[u8], &[u8], Option<i64>),
         (counter, floor): (&[u8], &[u8]),
     ) -> Step<Reply> {
         self.purge()?;
@@ -104,16 +106,16 @@ impl<'a> Run<'a> {
         {
             present = Some(self.pass_to(&head)?);
         }
-        if !entry.is_empty() {
+        let full = !entry.is_empty() && self.is_full(entry, most)?;
+        if !entry.is_empty() && !full {
             self.join(entry, ticket)?;
         }
         let key = &self.keys[0];
         self.read(key);
         let ttl = self.server.keys.pttl(key, self.now_us / 1_000);
-        Ok(Reply::Many(vec![
-            Reply::Bulk(present.unwrap_or_default()),
-            ttl,
-        ]))
+        let mut reply = vec![Reply::Bulk(present.unwrap_or_default()), ttl];
+        reply.extend(full.then_some(Reply::Int(1)));
+        Ok(Reply::Many(reply))
     }
 
     fn pass(
@@ -178,6 +180,15 @@ impl<'a> Run<'a> {
             .and_then(|age| age.parse().ok());
         let ticket = self.now_us.saturating_sub(age.unwrap_or(0));
         Ok(was.map_or(ticket, |was| was.min(ticket)))
+    }
+
+    /// Whether so many wait that this one, who does not, is not to join them.
+    fn is_full(&mut self, entry: &[u8], most: Option<i64>) -> Step<bool> {
+        let queue = &self.keys[1];
+        self.read(queue);
+        let queue = self.server.keys.scores(queue)?;
+        let waiting = i64::try_from(queue.len()).unwrap_or(i64::MAX);
+        Ok(!queue.contains_key(entry) && most.is_some_and(|most| waiting >= most))
     }
 
     fn join(&mut self, entry: &[u8], ticket: u64) -> Step<()> {

@@ -3,9 +3,10 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
-use tenure_client::{Attempt, Config, LockOptions, Locks};
+use tenure_client::{Attempt, Config, Error, LockOptions, Locks};
 use tenure_sim::checker::{Ask, Assumptions, Checker, Guard, Want};
 use tenure_sim::{Client, Dialect, ServerHandle, Sim, World};
 
@@ -388,4 +389,50 @@ impl Process {
             }
         });
     }
+}
+
+#[test]
+fn s19_who_would_be_one_too_many_is_turned_away_and_leaves_no_trace() {
+    play(3, |scene| async move {
+        let processes: [Process; 4] = scene.processes().await;
+        let held = processes[0].acquire(LONG).await;
+        let one = |process: &Process| {
+            let want = Want {
+                max_waiters: Some(1),
+                ..process.want(LONG)
+            };
+            let (ask, options) = process.ask(want);
+            let acquiring = process.locks.lock("n").options(options).acquire();
+            async move {
+                ask.begun(false);
+                match acquiring.await {
+                    Ok(lock) => Ok(drop(ask.acquired(lock))),
+                    Err(error) => {
+                        ask.failed(&error);
+                        Err(error)
+                    }
+                }
+            }
+        };
+        let first = processes[1].wait(LONG, ms(5));
+        scene.world.sleep(ms(20)).await;
+        for _ in 0..3 {
+            let asked = scene.world.now();
+            let refused = one(&processes[2]).await;
+            assert!(matches!(refused, Err(Error::QueueFull)), "{refused:?}");
+            assert!(scene.world.now() - asked < 2 * TRIP);
+        }
+        // Behind the hold of its own process: nobody else is asked, and one may wait.
+        let mut own = Box::pin(one(&processes[0]));
+        let pending = std::future::poll_fn(|cx| Poll::Ready(own.as_mut().poll(cx).is_pending()));
+        assert!(pending.await);
+        assert!(matches!(one(&processes[0]).await, Err(Error::QueueFull)));
+        drop(own);
+        held.release().await.unwrap();
+        scene.world.sleep(ms(500)).await;
+        at(&first);
+        assert!(one(&processes[3]).await.is_ok());
+        scene.world.sleep(ms(500)).await;
+        assert_eq!(scene.keys(""), 0);
+    });
 }

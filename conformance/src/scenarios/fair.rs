@@ -15,6 +15,7 @@ scenarios! {
     s19_fair_those_who_wait_are_served_in_order: [];
     s19_fair_a_try_gets_nothing_that_others_wait_for: [];
     s19_fair_who_leaves_the_queue_is_not_waited_for: [];
+    s19_fair_who_would_be_one_too_many_is_turned_away: [];
     s19_fair_each_turn_has_a_higher_fence: [];
     s19_fair_places_that_cannot_be_kept_are_refused: [];
     s19_fair_who_waits_gets_what_the_server_forgot: [Server];
@@ -122,6 +123,61 @@ async fn s19_fair_who_leaves_the_queue_is_not_waited_for(scene: Scene) -> Outcom
         "{left:?}"
     );
     assert!(stayed?.confirmed && released?.confirmed);
+    Ok(())
+}
+
+async fn s19_fair_who_would_be_one_too_many_is_turned_away(scene: Scene) -> Outcome {
+    let parties = (
+        scene.party("a").await?,
+        scene.party("b").await?,
+        scene.party("c").await?,
+    );
+    let (a, b, c) = &parties;
+    let name = scene.name("n");
+    let one = || fair(&scene).wait(LONG).max_waiters(1);
+    let timed_out = |asked| matches!(asked, Err(Error::TimedOut { .. }));
+    let guard = a.take(&name, one()).await?;
+    // In the process of the holder, which asks nobody.
+    let waiting = a.acquire(&name, one().wait(SOON * 2));
+    let another = async {
+        scene.sleep(SOON).await;
+        a.acquire(&name, one()).await
+    };
+    let (waited, refused) = tokio::join!(waiting, another);
+    assert!(timed_out(waited) && matches!(refused, Err(Error::QueueFull)));
+    let waiting = b.acquire(&name, one());
+    let others = async {
+        scene.sleep(SOON).await;
+        // Turned away at once, however long it would wait, and without a trace.
+        let asked = scene.now();
+        for _ in 0..3 {
+            let refused = c.acquire(&name, one()).await;
+            assert!(matches!(refused, Err(Error::QueueFull)));
+        }
+        assert!(scene.now() - asked < LONG);
+        // A single try does not wait; who does not count may join, and is counted.
+        assert!(matches!(c.attempt(&name, one()).await?, Tried::Held(_)));
+        let two = fair(&scene).max_waiters(2).wait(SOON);
+        assert!(timed_out(c.acquire(&name, two).await));
+        let plain = fair(&scene).wait(SOON);
+        assert!(timed_out(c.acquire(&name, plain).await));
+        guard.release().await
+    };
+    let (next, released) = tokio::join!(waiting, others);
+    assert!(released?.confirmed);
+    let next = next?;
+    // There is room again.
+    let waiting = c.acquire(&name, one());
+    let releasing = async {
+        scene.sleep(SOON).await;
+        next.release().await
+    };
+    let (last, released) = tokio::join!(waiting, releasing);
+    assert!(released?.confirmed && last?.release().await?.confirmed);
+    let none = c.acquire(&name, fair(&scene).max_waiters(0)).await;
+    let Err(Error::Misconfigured(Reason::Config(ConfigError::MaxWaiters))) = none else {
+        return Err("nobody may wait".into());
+    };
     Ok(())
 }
 

@@ -57,7 +57,7 @@ use crate::rng::Rng;
 use crate::time::{Deadline, Tick, micros};
 use heap::Heap;
 pub use notice::{Event, Fault, Holder, Notice};
-use queue::{Link, Queues};
+use queue::{Link, NONE, Queues};
 use rotation::Rotation;
 
 /// Error texts of a server are cut to this.
@@ -114,6 +114,9 @@ pub struct Options {
     pub fence: Option<u64>,
     /// Whether it is first come, first served, and for how long at least who waits is taken for alive without a word of it.
     pub fair: Option<Duration>,
+    /// With [`fair`](Options::fair): how many may wait at most, itself included; each process counts as one in the store, and in a
+    /// process each request. Whoever would be one more fails with [`Failure::QueueFull`].
+    pub max_waiters: Option<u32>,
     /// Whether [replicas](crate::replicas) have to confirm every write.
     pub replicas: Option<Replicas>,
     /// Whether every renewal [writes a new value](crate::lease::Lease::with_rotation). [`Leases::stir`] says from what.
@@ -150,9 +153,10 @@ struct Note {
     forced: Option<Box<str>>,
 }
 
-/// Of a lease that rotates or has replicas.
+/// Of a lease that rotates, has replicas or counts who waits.
 #[derive(Clone, Default)]
 struct Extras {
+    max_waiters: Option<u32>,
     replicas: Option<Replicas>,
     rotation: Rotation,
 }
@@ -354,6 +358,21 @@ impl Leases {
         tries && front.is_some_and(waits)
     }
 
+    /// How many may wait at most, where that is limited.
+    pub fn max_waiters(&self, id: LeaseId) -> Option<u32> {
+        self.slot(id)?.extras.as_ref()?.max_waiters
+    }
+
+    /// Whether so many wait in a queue of this process already.
+    fn is_full(&self, front: u32, most: Option<u32>) -> bool {
+        let Some(most) = most else { return false };
+        let next =
+            |index: &u32| Some(self.slots[*index as usize].link.next).filter(|next| *next != NONE);
+        let queue = core::iter::successors(Some(front), next);
+        let waits = |index: &u32| self.slots[*index as usize].lease.is_waiting();
+        queue.filter(waits).nth(most as usize - 1).is_some()
+    }
+
     /// Whether a value read from a server is one of this lease's: that of an attempt, or the one under which the key is passed on
     /// to it.
     pub(crate) fn is_own(&self, id: LeaseId, shown: &[u8]) -> bool {
@@ -508,7 +527,8 @@ impl Leases {
     /// Asks for a lock. After [`close`](Leases::close) the request fails at once, which is told as any other end.
     ///
     /// # Errors
-    /// [`ConfigError::Name`], [`ConfigError::Floor`], [`ConfigError::WaiterLease`], [`ConfigError::Replicas`]: nothing was begun.
+    /// [`ConfigError::Name`], [`ConfigError::Floor`], [`ConfigError::WaiterLease`], [`ConfigError::MaxWaiters`],
+    /// [`ConfigError::Replicas`]: nothing was begun.
     pub fn acquire(&mut self, now: Tick, request: &Request<'_>) -> Result<LeaseId, ConfigError> {
         let now = self.clock(now);
         if let Some(floor @ MAX_FENCE..) = request.options.fence {
@@ -518,6 +538,9 @@ impl Leases {
             if !(MIN_WAITER_LEASE..=MAX_LEASE).contains(&waiter_lease) {
                 return Err(ConfigError::WaiterLease(waiter_lease));
             }
+        }
+        if request.options.max_waiters == Some(0) {
+            return Err(ConfigError::MaxWaiters);
         }
         if let Some(replicas) = request.options.replicas {
             replicas.check(request.terms.lease())?;
@@ -546,6 +569,12 @@ impl Leases {
             Some(front) if single && self.is_held(front) => {
                 self.refuse_here(now, id, front);
                 return Ok(id);
+            }
+            Some(front) if !single && self.is_full(front, request.options.max_waiters) => {
+                let full = Failure::QueueFull;
+                self.slots[index as usize]
+                    .lease
+                    .handle_link_failed(now, full);
             }
             Some(front) if !single => self.queues.join(&mut self.slots, front, index),
             Some(_) => self.slots[index as usize].lease.turn(now),
@@ -820,10 +849,14 @@ impl Leases {
         slot.wants = false;
         slot.note = None;
         let Options {
-            replicas, rotate, ..
+            max_waiters,
+            replicas,
+            rotate,
+            ..
         } = request.options;
-        slot.extras = (rotate || replicas.is_some()).then(|| {
+        slot.extras = (rotate || replicas.is_some() || max_waiters.is_some()).then(|| {
             Box::new(Extras {
+                max_waiters,
                 replicas,
                 rotation: Rotation::default(),
             })

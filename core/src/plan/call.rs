@@ -272,7 +272,14 @@ impl Call {
                 }
                 Step::Done(to.grant())
             }
-            Verdict::Refused(shown, remaining) => {
+            Verdict::Full(shown, _) if leases.own_attempt(op.id, shown).is_none() => {
+                leases.note_holder(op.id, shown);
+                Step::Done(Outcome::Failed {
+                    failure: Failure::QueueFull,
+                    maybe_executed: false,
+                })
+            }
+            Verdict::Refused(shown, remaining) | Verdict::Full(shown, remaining) => {
                 let own = leases.own_attempt(op.id, shown);
                 if own.is_none() {
                     leases.note_holder(op.id, shown);

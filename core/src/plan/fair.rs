@@ -59,7 +59,8 @@ if was and was<s then s=was end "
 /// a single try, which does not wait), its age in us, and the floor of the fence (none for none).
 ///
 /// Answers the fence, or 1; the value in the way with its TTL; 0 for a key of another type; and -1, -2, -3 as
-/// [`MINT`](super::MINT). A free key is passed on to whoever came first.
+/// [`MINT`](super::MINT). A free key is passed on to whoever came first. With a sixth argument, a queue in which so many wait already
+/// takes in nobody who does not stand in it: then a 1 comes behind the TTL.
 pub const TAKE: Script = Script {
     text: concat!(
         "local v=redis.pcall('GET',KEYS[1]) \
@@ -80,11 +81,12 @@ redis.call('SET',KEYS[1],ARGV[1],'PX',ARGV[2]) \
 redis.call('ZREM',q,w) redis.call('ZREM',a,w) return n end \
 if not v then ",
         passed!(),
-        "v=e end if w~='' then ",
+        "v=e end if w~='' then \
+if ARGV[6] and not was and redis.call('ZRANGE',q,ARGV[6]-1,ARGV[6]-1)[1] then return {v,redis.call('PTTL',KEYS[1]),1} end ",
         joined!(),
         "end return {v,redis.call('PTTL',KEYS[1])}"
     ),
-    sha: "1756de05c31f9aa635d94e704331a42cb17eb64a",
+    sha: "4543ef044d7526a57279444d2673341330d9cde6",
 };
 
 /// Gives the key up, if it has one of these values, or was passed on to this waiter: to the first who waits, if anybody does.
@@ -134,9 +136,12 @@ impl Dialect {
             Value::Int(why) => refused_to_mint(*why),
             Value::Array(items) => {
                 let mut items = items.iter();
-                match (items.next(), items.next()) {
-                    (Some(Value::Bulk(shown)), Some(ttl)) => {
+                match (items.next(), items.next(), items.next()) {
+                    (Some(Value::Bulk(shown)), Some(ttl), None) => {
                         Verdict::Refused(shown, remaining(&ttl))
+                    }
+                    (Some(Value::Bulk(shown)), Some(ttl), Some(_)) => {
+                        Verdict::Full(shown, remaining(&ttl))
                     }
                     _ => failed(ServerError::Other, true),
                 }

@@ -49,6 +49,9 @@ impl Ask {
         if want.rotate {
             options = options.rotate();
         }
+        if let Some(most) = want.max_waiters {
+            options = options.max_waiters(most);
+        }
         if let Some((count, within)) = want.replicas {
             options = options.replicas(count, within);
         }

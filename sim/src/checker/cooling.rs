@@ -63,8 +63,14 @@ fn lets_go(ledger: &mut Ledger, key: &[u8], value: &[u8], now: Tick, ms: u64) ->
     let request = &ledger.requests[&id];
     request.granted?;
     // Its caller may have come late to see it.
-    let mut done = ledger.traffic.writes.get(&id)?.iter();
-    let granted = done.find(|write| write.done)?.at;
+    let mut done = ledger
+        .traffic
+        .writes
+        .get(&id)?
+        .iter()
+        .filter(|write| write.done);
+    let first = done.next()?;
+    let (granted, last) = (first.at, done.next_back().unwrap_or(first));
     let cloned = request.cloned;
     // By whatever clock.
     let over = granted
@@ -82,7 +88,10 @@ fn lets_go(ledger: &mut Ledger, key: &[u8], value: &[u8], now: Tick, ms: u64) ->
     if before.is_none_or(|(of, ..)| *of != id) {
         ledger.cooling.0.insert(key.to_vec(), (id, now, until));
     }
-    let excused = cloned || ledger.broken_since_for(client, granted);
+    // A server that has forgotten the hold may have an older attempt of the same request.
+    let forgotten = last.value != value
+        && (ledger.promoted_since(last.at) || ledger.broken_since(&request.key, client, last.at));
+    let excused = cloned || forgotten || ledger.broken_since_for(client, granted);
     (taken < least && !excused).then(|| {
         format!("S6 request {id} is let go of for {taken:?}, with {least:?} of its minimum left")
     })

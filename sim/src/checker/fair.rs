@@ -75,6 +75,8 @@ impl Fair {
                     };
                     self.first(key, ms, asked, at)
                 }
+                // As many wait as may.
+                Reply::Many(items) if items.len() > 2 => Ok(()),
                 Reply::Many(_) if !entry.is_empty() => {
                     self.entries.insert(entry.to_vec(), ms);
                     let lease = want(ms).and_then(|want| want.fair).unwrap_or_default();

@@ -80,7 +80,9 @@ impl<'a> Wire<'a> {
             {
                 let own = is_helper(queue, key, "queue") && is_helper(alive, key, "alive");
                 match args {
-                    [value, ms, entry, age, floor] if own && is_helper(counter, key, "fence") => {
+                    [value, ms, entry, age, floor, ..]
+                        if own && is_helper(counter, key, "fence") =>
+                    {
                         Wire::Take {
                             key,
                             value,

@@ -150,6 +150,7 @@ async fn verb(
             2 => lease * 3 / 2,
             _ => Duration::ZERO,
         },
+        max_waiters: max_waiters(lease),
         replicas: (stage.replicas > 0 && (lease.as_micros() / 7).is_multiple_of(2))
             .then_some((stage.replicas, lease / 8)),
     };
@@ -208,6 +209,13 @@ fn fair(lease: Duration) -> Option<Duration> {
     (lease.as_micros() / 3)
         .is_multiple_of(3)
         .then_some(waiter_lease)
+}
+
+/// Half of those that are fair do not wait behind more than one or two.
+pub(crate) fn max_waiters(lease: Duration) -> Option<u32> {
+    let micros = lease.as_micros() / 9;
+    let is_fair = (lease.as_micros() / 3).is_multiple_of(3);
+    (is_fair && micros.is_multiple_of(2)).then(|| 1 + (micros / 2 % 2) as u32)
 }
 
 /// As an operator does; sometimes dropped midway.

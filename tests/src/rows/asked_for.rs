@@ -12,6 +12,7 @@ pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
     ("fence-floor-far-ahead", floor),
     ("fence-counter-foreign", counter),
     ("fair-try-while-others-wait", fair),
+    ("queue-full", full),
     ("released-before-its-minimum", minimum),
 ];
 
@@ -98,6 +99,37 @@ fn fair(context: &mut Context) -> Result<(), Failure> {
     is_refused()?;
     let lock: Lock = other.wait(next)???;
     other.release(lock)?;
+    assert_eq!(client.keys()?, [""; 0]);
+    Ok(())
+}
+
+fn full(context: &mut Context) -> Result<(), Failure> {
+    let server = context.server()?;
+    let mut client = server.client()?;
+    let holder = Tenure::connect(&server.url(), "holder")?;
+    let other = Tenure::connect(&server.url(), "other")?;
+    let tenure = Tenure::connect(&server.url(), "me")?;
+    let request = |of: &Tenure| of.locks().lock(NAME).lease(ENDLESS).waiter_lease(ENDLESS);
+    let mut waiting = || match client.ok(&["ZCARD", &helper("queue")]) {
+        Ok(Reply::Int(count)) => count,
+        _ => -1,
+    };
+    let held = holder.wait(request(&holder).acquire())??;
+    let next = other.spawn(request(&other).max_waiters(1).acquire());
+    assert!(eventually(LONG, || waiting() == 1));
+    // By its text the first time, and by its SHA after that.
+    for _ in 0..2 {
+        match tenure.wait(request(&tenure).max_waiters(1).acquire())? {
+            Err(Error::QueueFull) => {}
+            other => return Err(format!("it got {other:?}").into()),
+        }
+    }
+    assert_eq!(waiting(), 1);
+    holder.release(held)?;
+    let lock: Lock = other.wait(next)???;
+    other.release(lock)?;
+    let lock = tenure.wait(request(&tenure).max_waiters(1).acquire())??;
+    tenure.release(lock)?;
     assert_eq!(client.keys()?, [""; 0]);
     Ok(())
 }

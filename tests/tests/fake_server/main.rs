@@ -99,8 +99,8 @@ impl Reply {
             },
             // A value that is in the way, and its time to live.
             (Reply::Many('*', a), Reply::Many('*', b)) => match (&a[..], &b[..]) {
-                ([value, left], [other, right @ Reply::Int(_)]) => {
-                    value == other && left.agrees(right, true)
+                ([value, left, full @ ..], [other, right @ Reply::Int(_), also @ ..]) => {
+                    value == other && full == also && left.agrees(right, true)
                 }
                 _ => a == b,
             },
@@ -445,7 +445,11 @@ impl Author {
                 let ttl = self.pick(&["60000", "300000"]);
                 let floor = self.pick(&["", "", "0", "9007199254740990"]);
                 let arguments = [self.value(), ttl, self.entry(), age, floor];
-                (&TAKE, [keys, arguments].concat())
+                let most = match self.below(2) {
+                    0 => vec![],
+                    _ => vec![self.pick(&["1", "1", "2"])],
+                };
+                (&TAKE, [&keys[..], &arguments, &most].concat())
             }
             _ => {
                 let keys = [b"3".to_vec(), key, queue, alive];

@@ -13,6 +13,7 @@ use crate::leases::{LeaseId, Notice, Options};
 const ROTATES: Options = Options {
     fence: None,
     fair: None,
+    max_waiters: None,
     rotate: true,
     replicas: None,
 };
