@@ -58,6 +58,12 @@ pub trait Binding: Send + Sync + 'static {
         None
     }
 
+    /// Whether the calling thread may wait for a store that takes its time, such as a file: it does then by itself what it asked
+    /// for, instead of leaving that to another thread. No task of an executor may.
+    fn may_block(&self) -> bool {
+        false
+    }
+
     /// Unix time in milliseconds. It is only shown to people.
     fn unix_ms(&self) -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -1,6 +1,7 @@
 //! How a client connects and behaves.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::observer::Observer;
 use crate::options::LockOptions;
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
+use crate::url::file::{self, File};
 use crate::url::{Target, Url};
 
 /// The settings of a client: where the server is, and what holds for all its locks.
@@ -36,8 +38,7 @@ use crate::url::{Target, Url};
 /// ```
 #[derive(Clone)]
 pub struct Config {
-    /// None for the store in memory.
-    target: Option<Target>,
+    place: Place,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
     prefix: String,
@@ -55,6 +56,14 @@ pub struct Config {
     observer: Option<Arc<dyn Observer>>,
 }
 
+/// Where the locks are.
+#[derive(Clone, Debug)]
+enum Place {
+    Memory,
+    Server(Target),
+    File(File),
+}
+
 /// The prefix of every key, unless another is set.
 const PREFIX: &str = "lock:";
 
@@ -67,6 +76,7 @@ impl Config {
     /// | `rediss://..` | the same over TLS, with the feature `tls` |
     /// | `redis+unix://[user[:password]@]/path/to/socket` | a Unix socket |
     /// | `valkey://..`, `valkeys://..`, `valkey+unix://..` | the same |
+    /// | `sqlite:path`, `sqlite:///path` | a file, by the crate `tenure-sqlite` |
     ///
     /// Behind a `?`, joined by `&`, each at most once:
     ///
@@ -82,18 +92,31 @@ impl Config {
     /// | `cert`, `key` | `/etc/redis/me.pem` | `Tls::certificate`: both, where the server asks for a certificate |
     /// | `server_name` | `redis.internal` | `Tls::server_name`: the name in the server's certificate, if it is not the host |
     ///
+    /// Of these a file has only `prefix` and `reply_limit`, besides `label` as [`label`](Config::label) and `table`, the
+    /// [table](Config::table) that it shares with programs of another library.
+    ///
     /// User, password, path and values are percent-encoded. There is no parameter that turns the check of a certificate off.
     ///
     /// # Errors
     /// [`Error::Misconfigured`] says what is wrong and what is allowed: also for a parameter that is not known or is given
     /// twice, and for a scheme whose feature is off. It never repeats the password.
     pub fn from_url(url: &str) -> Result<Config, Error> {
+        if let Some(parsed) = file::parse(url) {
+            let (file, query) = parsed?;
+            let mut config = Config::of(Place::File(file));
+            if let Some(prefix) = query.prefix {
+                config.prefix = prefix;
+            }
+            config.label = query.label;
+            config.reply_limit = query.reply_limit;
+            return Ok(config);
+        }
         let Url {
             target,
             tls: _tls,
             query,
         } = Url::parse(url)?;
-        let mut config = Config::of(Some(target));
+        let mut config = Config::of(Place::Server(target));
         #[cfg(feature = "tls")]
         if _tls {
             config.tls = Some(Tls::of_url(&query));
@@ -110,12 +133,26 @@ impl Config {
 
     /// The settings of an in-memory store, which has no server.
     pub fn in_memory() -> Config {
-        Config::of(None)
+        Config::of(Place::Memory)
     }
 
-    fn of(target: Option<Target>) -> Config {
+    /// The settings of a store that is a file, by the crate `tenure-sqlite`.
+    ///
+    /// ```
+    /// use tenure_client::Config;
+    ///
+    /// let config = Config::in_file("/var/lib/jobs/locks.db").label("nightly");
+    /// assert_eq!(config.file(), Config::from_url("sqlite:/var/lib/jobs/locks.db")?.file());
+    /// # Ok::<(), tenure_client::Error>(())
+    /// ```
+    pub fn in_file(path: impl Into<PathBuf>) -> Config {
+        let path = path.into();
+        Config::of(Place::File(File { path, table: None }))
+    }
+
+    fn of(place: Place) -> Config {
         Config {
-            target,
+            place,
             #[cfg(feature = "tls")]
             tls: None,
             prefix: PREFIX.to_owned(),
@@ -258,9 +295,28 @@ impl Config {
         self
     }
 
-    /// Where the server listens; `None` for the store in memory.
+    /// Where the server listens; `None` for a store that has none.
     pub fn endpoint(&self) -> Option<&Endpoint> {
-        self.target.as_ref().map(|target| &target.endpoint)
+        match &self.place {
+            Place::Server(target) => Some(&target.endpoint),
+            Place::Memory | Place::File(_) => None,
+        }
+    }
+
+    /// The file that the locks are in; `None` for a store that is none.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.place {
+            Place::File(file) => Some(&file.path),
+            Place::Memory | Place::Server(_) => None,
+        }
+    }
+
+    /// The table of the file that is shared with programs of another library, if there is one.
+    pub fn table(&self) -> Option<&str> {
+        match &self.place {
+            Place::File(file) => file.table.as_deref(),
+            Place::Memory | Place::Server(_) => None,
+        }
     }
 
     #[cfg(feature = "tls")]
@@ -304,7 +360,10 @@ impl Config {
         mux.poll_limit = self.poll_limit;
         mux.check = self.check_server;
         mux.strict = self.strict_server;
-        let target = self.target.clone().unwrap_or_default();
+        let target = match &self.place {
+            Place::Server(target) => target.clone(),
+            Place::Memory | Place::File(_) => Target::default(),
+        };
         mux.conn = ConnConfig {
             user: target.user.map(Into::into),
             password: target.password.map(Into::into),
@@ -370,7 +429,7 @@ impl FromStr for Config {
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Config");
-        debug.field("target", &self.target);
+        debug.field("place", &self.place);
         #[cfg(feature = "tls")]
         debug.field("tls", &self.tls);
         debug

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError};
+use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError, StoreFault};
 use tenure_core::leases::{Fault, Holder};
 use tenure_core::replicas::ReplicasFault;
 
@@ -114,6 +114,8 @@ impl Error {
             Failure::MaxHold | Failure::Fence(_) | Failure::Link(LinkFault::Unfit(_)) => {
                 Error::Misconfigured(reason)
             }
+            Failure::Link(LinkFault::Store(StoreFault::Denied)) => Error::Denied(reason),
+            Failure::Link(LinkFault::Store(StoreFault::Unusable)) => Error::Misconfigured(reason),
             Failure::MaybeDone => Error::MaybeDone(reason),
             Failure::Replicas(ReplicasFault::NotPermitted) => Error::Denied(reason),
             Failure::Replicas(_) => Error::Misconfigured(reason),
@@ -182,7 +184,9 @@ impl fmt::Display for Reason {
                 match (failure, text) {
                     (_, None) => Ok(()),
                     // Those are the words of the system.
-                    (Failure::Link(LinkFault::Dial), Some(text)) => write!(f, " ({text})"),
+                    (Failure::Link(LinkFault::Dial | LinkFault::Store(_)), Some(text)) => {
+                        write!(f, " ({text})")
+                    }
                     (_, Some(text)) => write!(f, " (the server says: {text})"),
                 }
             }

@@ -22,6 +22,7 @@ use tenure_core::time::Tick;
 use crate::asking::Asked;
 use crate::binding::Binding;
 use crate::config::Config;
+use crate::engine::ClockStep;
 use crate::error::Error;
 use crate::hold::{Hold, Told};
 use crate::locks::Locks;
@@ -65,6 +66,18 @@ pub(crate) trait Machine: Send + 'static {
     fn needs_driver(&self) -> bool;
     /// Everything is over: let go of the transport.
     fn shut_down(&mut self);
+    /// Where it leaves what takes its time, if anything does.
+    fn work(&self) -> Option<Arc<dyn Work>> {
+        None
+    }
+}
+
+/// What a machine has left to be done without the client's lock. What comes of it is taken in by the machine.
+pub(crate) trait Work: Send + Sync {
+    /// Lets another thread do it, which wakes the driver.
+    fn hand_over(self: Arc<Self>);
+    /// Does it on this thread, unless another one is at it; with `wait` once that is through. Whether anything was done.
+    fn carry_out(&self, wait: bool) -> bool;
 }
 
 /// What a machine took in.
@@ -82,6 +95,7 @@ pub(crate) enum Signal {
     Lease(leases::Event),
     Answer(Answer),
     Link(LinkEvent),
+    Clock(ClockStep),
 }
 
 /// Locks and their driver over a machine that is made from the seed of its jitter.
@@ -133,6 +147,7 @@ fn share<M: Machine, B: Binding>(
     machine: M,
 ) -> Arc<Shared<M, B>> {
     Arc::new(Shared {
+        work: machine.work(),
         observer: config.observer(),
         state: Mutex::new(State {
             machine,
@@ -169,6 +184,7 @@ fn fill<B: Binding>(binding: &B, bytes: &mut [u8]) -> Result<(), Error> {
 struct Shared<M, B> {
     binding: Arc<B>,
     observer: Option<Arc<dyn Observer>>,
+    work: Option<Arc<dyn Work>>,
     state: Mutex<State<M>>,
 }
 
@@ -212,6 +228,7 @@ impl<M: Machine, B: Binding> Shared<M, B> {
         if state.needs_driver(now) {
             wakers.extend(state.driver.clone());
         }
+        let gone = state.gone;
         // Mostly there are none, and the driver keeps the room for them.
         let over = match state.over.is_empty() {
             true => Vec::new(),
@@ -220,7 +237,36 @@ impl<M: Machine, B: Binding> Shared<M, B> {
         drop(state);
         drop(over);
         self.tell(&mut wakers);
+        self.carry_out(gone);
         result
+    }
+
+    /// Sees to what the machine has left to be done. A thread that may wait does it by itself, and so does whoever comes when
+    /// the driver is gone: nobody else would take in what comes of it.
+    fn carry_out(&self, gone: bool) {
+        let Some(work) = &self.work else { return };
+        if gone || self.binding.may_block() {
+            while work.carry_out(gone) {
+                self.take_in();
+            }
+        }
+        Arc::clone(work).hand_over();
+    }
+
+    /// Takes in what has come of it.
+    fn take_in(&self) {
+        let mut wakers = Vec::new();
+        let mut state = self.lock();
+        let Arrived { at, .. } = state.machine.take_in();
+        let now = at.unwrap_or_else(|| self.binding.now());
+        self.flush(&mut state, now, &mut wakers);
+        if state.needs_driver(now) {
+            wakers.extend(state.driver.clone());
+        }
+        let over = std::mem::take(&mut state.over);
+        drop(state);
+        drop(over);
+        self.tell(&mut wakers);
     }
 
     /// Sends what can be sent. What a copy of this process must not know is drawn right before.
@@ -293,6 +339,8 @@ impl<M: Machine> State<M> {
                     }
                 }
                 Signal::Link(event) => self.link_event(event, observed, wakers),
+                Signal::Clock(step) if observed => self.untold.push_back(Untold::Clock(step)),
+                Signal::Clock(_) => {}
             }
         }
         self.signals = signals;

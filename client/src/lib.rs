@@ -16,6 +16,7 @@
 //! | `fence` | how a resource uses a fence |
 //! | `hold` | the slot that a store fills and a user's futures wait on |
 //! | `store` | the seam for an engine: messages in, a slot out, no futures |
+//! | `engine` | the seam for a store that is called and answers, such as an embedded database |
 //! | `host` | one locked machine with its holds, shared by callers and driver |
 //! | `redis`, `memory` | the stores here |
 //! | `pump` | reading by the callers' own threads |
@@ -26,6 +27,7 @@
 pub mod asking;
 pub mod binding;
 mod config;
+pub mod engine;
 mod error;
 pub mod fence;
 pub mod hold;
@@ -51,6 +53,7 @@ mod waiters;
 pub use asking::{Forcing, Inspecting, Listing};
 pub use binding::Binding;
 pub use config::Config;
+pub use engine::ClockStep;
 pub use error::{Error, Reason};
 pub use host::Driver;
 pub use inspection::{Inspection, Listed, Removed};
@@ -64,7 +67,7 @@ pub use redis::connect_with;
 pub use tenure_core::ask::Warning;
 pub use tenure_core::config::Wait;
 pub use tenure_core::conn::{Flavour, ServerInfo};
-pub use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError, Unfit};
+pub use tenure_core::error::{ConfigError, Failure, LinkFault, ServerError, StoreFault, Unfit};
 pub use tenure_core::fence::FenceFault;
 pub use tenure_core::lease::Cause;
 pub use tenure_core::leases::Holder;

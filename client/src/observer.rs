@@ -8,6 +8,7 @@ use tenure_core::leases::Holder;
 use tenure_core::mux::Unwatched;
 use tenure_core::plan::Risk;
 
+use crate::engine::ClockStep;
 use crate::error::Error;
 use crate::lock::Lost;
 
@@ -60,6 +61,9 @@ pub enum Event<'a> {
     /// restarts. Told once for as long as it stays so, and nothing is told where the user may not look: see
     /// [`Config::strict_server`](crate::Config::strict_server) for more.
     Risk(&'a Risk),
+    /// The clock by which the store ends leases was set by more than the margin of a lock that is held here: only of stores
+    /// that go by the clock of this machine, such as a file. Every lock that is held is renewed at once.
+    ClockStepped(&'a ClockStep),
     /// A lock was acquired.
     #[non_exhaustive]
     Acquired {

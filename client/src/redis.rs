@@ -31,6 +31,11 @@ const READS: usize = 16;
 /// [`Error::Misconfigured`] for a prefix, label, client name, limit or default that is refused, or a file for TLS that cannot
 /// be used.
 pub fn connect_with<B: Binding>(binding: B, config: &Config) -> Result<(Locks, Driver), Error> {
+    if config.file().is_some() {
+        return Err(Error::input(
+            "these settings name a file: add the feature `sqlite` of the crate tenure and use its connect, or open it with tenure-sqlite",
+        ));
+    }
     let Some(endpoint) = config.endpoint().cloned() else {
         return Err(Error::input(
             "these settings are for the store in memory and name no server; use memory_with, or Config::from_url",

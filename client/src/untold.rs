@@ -7,6 +7,7 @@ use std::time::Duration;
 use tenure_core::leases::Notice;
 use tenure_core::mux::LinkEvent;
 
+use crate::engine::ClockStep;
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::lock::Lost;
@@ -16,6 +17,7 @@ use crate::observer::{Event, Observer};
 pub(crate) enum Untold {
     Lease(Arc<Hold>, Notice, Duration),
     Link(LinkEvent),
+    Clock(ClockStep),
     Dropped(Arc<Hold>, Duration),
     Cancelled(Arc<Hold>, Duration),
 }
@@ -40,6 +42,7 @@ impl Untold {
             Untold::Link(LinkEvent::Unwatched(why)) => observer.event(&Event::Unwatched(why)),
             Untold::Link(LinkEvent::Risk(risk)) => observer.event(&Event::Risk(risk)),
             Untold::Link(_) => {}
+            Untold::Clock(step) => observer.event(&Event::ClockStepped(step)),
             Untold::Dropped(hold, held) => {
                 observer.event(&Event::Dropped {
                     name: hold.name(),

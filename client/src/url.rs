@@ -1,5 +1,6 @@
 //! One parser for the URLs of all servers. No message repeats a password.
 
+pub(crate) mod file;
 mod query;
 
 use std::fmt;

@@ -273,6 +273,24 @@ pub enum LinkFault {
     Handshake(ServerError),
     /// The server is not to be used for locks, as it is set.
     Unfit(Unfit),
+    /// A store without a connection, such as a file, did not do what it was asked.
+    Store(StoreFault),
+}
+
+/// What is wrong with a store that has no connection: a file, say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreFault {
+    /// Somebody else keeps it locked, longer than could be waited for. Nothing was done.
+    Busy,
+    /// There is no room left.
+    Full,
+    /// It cannot be read or written at the moment.
+    Io,
+    /// It may not be written.
+    Denied,
+    /// It is not what it should be: damaged, another program's, of another version, in the wrong place.
+    Unusable,
 }
 
 /// Why a server is not to be used for locks by whoever asked for one that keeps them.
@@ -292,8 +310,16 @@ impl LinkFault {
             LinkFault::Protocol(_) => false,
             LinkFault::Handshake(error) => error.waiting_may_cure(),
             LinkFault::Unfit(_) => false,
+            LinkFault::Store(fault) => fault.waiting_may_cure(),
             _ => true,
         }
+    }
+}
+
+impl StoreFault {
+    /// Whether another try may succeed without anybody changing a setting.
+    pub fn waiting_may_cure(self) -> bool {
+        matches!(self, StoreFault::Busy | StoreFault::Full | StoreFault::Io)
     }
 }
 
@@ -406,12 +432,25 @@ impl fmt::Display for LinkFault {
                 "the peer's bytes are not RESP; check address and port"
             }
             LinkFault::Handshake(error) => return error.fmt(f),
+            LinkFault::Store(fault) => return fault.fmt(f),
             LinkFault::Unfit(Unfit::Evicts) => {
                 "the server deletes locks when its memory is full; set its maxmemory-policy to noeviction, or maxmemory to 0"
             }
             LinkFault::Unfit(Unfit::Unseen) => {
                 "the server does not let this user see whether it deletes locks when its memory is full; permit INFO"
             }
+        })
+    }
+}
+
+impl fmt::Display for StoreFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StoreFault::Busy => "another program keeps the store locked",
+            StoreFault::Full => "the store has no room left",
+            StoreFault::Io => "the store cannot be read or written",
+            StoreFault::Denied => "the store may not be written",
+            StoreFault::Unusable => "the store cannot be used",
         })
     }
 }

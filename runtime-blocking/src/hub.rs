@@ -350,6 +350,11 @@ impl Binding for BlockingBinding {
         system::entropy(bytes)
     }
 
+    fn may_block(&self) -> bool {
+        // The driver's thread keeps the time for everybody.
+        !on_driver_thread()
+    }
+
     fn forked_from(&self) -> Option<u32> {
         self.0.is_copy().then_some(self.0.process)
     }

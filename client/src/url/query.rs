@@ -19,15 +19,37 @@ pub(crate) struct Query {
     pub(crate) cert: Option<PathBuf>,
     pub(crate) key: Option<PathBuf>,
     pub(crate) server_name: Option<String>,
+    pub(crate) label: Option<String>,
+    pub(crate) table: Option<String>,
 }
 
 const ALLOWED: &str = "allowed are db, prefix, client_name, connect_limit, reply_limit, reconnect_limit, and with \
     rediss:// or valkeys:// ca, cert, key, server_name";
+const ALLOWED_FOR_FILES: &str = "allowed are prefix, label, reply_limit, table";
 
 impl Query {
     /// Each parameter at most once, and none that is not known: one that is misspelt would be left out, and nobody would see
     /// it. What is not known is not repeated, but counted: it may be the rest of a password.
     pub(crate) fn parse(text: &str) -> Result<Query, Error> {
+        let query = Query::parse_with(text, Query::field, ALLOWED)?;
+        if query.cert.is_some() != query.key.is_some() {
+            return Err(Error::input(
+                "the URL has only one of cert and key: a client certificate needs both files",
+            ));
+        }
+        Ok(query)
+    }
+
+    /// The parameters of a store that is a file.
+    pub(crate) fn parse_for_file(text: &str) -> Result<Query, Error> {
+        Query::parse_with(text, Query::field_for_file, ALLOWED_FOR_FILES)
+    }
+
+    fn parse_with(
+        text: &str,
+        field: for<'a> fn(&'a mut Query, &str) -> Option<Field<'a>>,
+        allowed: &str,
+    ) -> Result<Query, Error> {
         let mut query = Query::default();
         let pairs = text.split('&').filter(|pair| !pair.is_empty());
         for (place, pair) in (1..).zip(pairs) {
@@ -35,9 +57,9 @@ impl Query {
                 Some((name, value)) => (name, Some(value)),
                 None => (pair, None),
             };
-            let field = query.field(name).ok_or_else(|| {
+            let field = field(&mut query, name).ok_or_else(|| {
                 Error::input(format!(
-                    "query parameter {place} of the URL is not known; {ALLOWED}"
+                    "query parameter {place} of the URL is not known; {allowed}"
                 ))
             })?;
             let Some(value) = value else {
@@ -46,11 +68,6 @@ impl Query {
                 )));
             };
             field.set(name, value)?;
-        }
-        if query.cert.is_some() != query.key.is_some() {
-            return Err(Error::input(
-                "the URL has only one of cert and key: a client certificate needs both files",
-            ));
         }
         Ok(query)
     }
@@ -67,6 +84,16 @@ impl Query {
             "cert" => Field::File(&mut self.cert),
             "key" => Field::File(&mut self.key),
             "server_name" => Field::Text(&mut self.server_name),
+            _ => return None,
+        })
+    }
+
+    fn field_for_file(&mut self, name: &str) -> Option<Field<'_>> {
+        Some(match name {
+            "prefix" => Field::Text(&mut self.prefix),
+            "label" => Field::Text(&mut self.label),
+            "reply_limit" => Field::Span(&mut self.reply_limit),
+            "table" => Field::Text(&mut self.table),
             _ => return None,
         })
     }
@@ -154,6 +181,26 @@ mod tests {
         assert!(query.is_about_tls());
         assert!(!Query::parse("").unwrap().is_about_tls());
         assert_eq!(Query::parse("&db=1&").unwrap().database, Some(1));
+    }
+
+    #[test]
+    fn a_file_has_parameters_of_its_own() {
+        let query = Query::parse_for_file("prefix=a:&label=me&reply_limit=1s&table=t").unwrap();
+        assert_eq!(
+            (query.prefix.as_deref(), query.label.as_deref()),
+            (Some("a:"), Some("me"))
+        );
+        assert_eq!(
+            (query.reply_limit, query.table.as_deref()),
+            (Some(Duration::from_secs(1)), Some("t"))
+        );
+        for (text, parse) in [
+            ("db=1", Query::parse_for_file as fn(&str) -> _),
+            ("table=t", Query::parse),
+        ] {
+            let error: Error = parse(text).unwrap_err();
+            assert!(error.to_string().contains("parameter 1"), "{error}");
+        }
     }
 
     #[test]

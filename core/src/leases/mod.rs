@@ -457,6 +457,14 @@ impl Leases {
             .unwrap_or(Duration::MAX)
     }
 
+    /// The shortest margin of the locks that are held.
+    pub fn shortest_margin(&self) -> Duration {
+        let held = self.slots.iter().filter(|slot| slot.held);
+        held.map(|slot| slot.lease.terms().lease() - slot.lease.terms().validity())
+            .min()
+            .unwrap_or(Duration::MAX)
+    }
+
     /// How often a `now` lay before an earlier one. Such a `now` counts as no change.
     pub fn clock_regressions(&self) -> u64 {
         self.regressions
