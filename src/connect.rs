@@ -8,6 +8,7 @@ use tenure_client::{Config, Error, Locks};
 /// |---|---|
 /// | `redis://`, `valkey://`, `redis+unix://` | Redis or Valkey |
 /// | `rediss://`, `valkeys://` | the same over TLS, with the feature `tls` |
+/// | `sqlite:path`, `sqlite:///path` | a file, for the processes of one machine, with the feature `sqlite` |
 /// | `memory:` | this process, for tests |
 ///
 /// User, password and database go into the URL, percent-encoded, and parameters behind a `?`: [`Config::from_url`] has the
@@ -42,7 +43,9 @@ pub async fn connect(url: &str) -> Result<Locks, Error> {
 /// # Panics
 /// As [`connect`].
 pub async fn connect_config(config: &Config) -> Result<Locks, Error> {
-    tenure_tokio::connect_config(config).await
+    let locks = connect_lazily(config)?;
+    locks.ready().await?;
+    Ok(locks)
 }
 
 /// As [`memory`], with settings.
@@ -68,6 +71,10 @@ pub fn memory_config(config: &Config) -> Result<Locks, Error> {
 /// As [`connect`].
 #[track_caller]
 pub fn connect_lazily(config: &Config) -> Result<Locks, Error> {
+    #[cfg(feature = "sqlite")]
+    if config.file().is_some() {
+        return tenure_tokio::open_with(config, tenure_sqlite::open);
+    }
     tenure_tokio::connect_lazily(config)
 }
 

@@ -20,38 +20,31 @@
 //! repository; what happens in each of some fifty situations in `docs/outcomes.md`. [`binding`], [`store`] and [`hold`]
 //! are for those who bring a runtime or an engine of their own, and may change before 1.0.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 #[cfg(feature = "tokio")]
 mod connect;
 #[cfg(feature = "smol")]
 pub mod smol;
-
-/// Locks without `async`, for threads: the same verbs, driven by one small thread.
-///
-/// ```
-/// # fn main() -> Result<(), tenure::Error> {
-/// let locks = tenure::blocking::memory();
-/// let sum = locks.lock("ledger").run(|held| if held.is_held() { 42 } else { 0 })?;
-/// assert_eq!(sum, 42);
-/// # Ok(()) }
-/// ```
-#[cfg(feature = "blocking")]
-pub use tenure_blocking as blocking;
 
 #[cfg(feature = "tokio")]
 pub use connect::{connect, connect_config, connect_lazily, memory, memory_config};
 #[cfg(feature = "tls")]
 pub use tenure_client::Tls;
 pub use tenure_client::{
-    Acquiring, Attempt, Cause, Closing, Config, ConfigError, Driver, Error, Event, Failure,
-    FenceFault, Flavour, Forcing, Held, Holder, Inspecting, Inspection, LinkFault, Listed, Listing,
-    Lock, LockOptions, Locks, Lost, Observer, OwnerToken, ProtocolError, Ready, Reason, Release,
-    Released, Removed, Request, Risk, ServerError, ServerInfo, Tick, Trying, Unfit, Unwatched,
-    Wait, WaitLost, Warning, asking, binding, fence, hold, store,
+    Acquiring, Attempt, Cause, ClockStep, Closing, Config, ConfigError, Driver, Error, Event,
+    Failure, FenceFault, Flavour, Forcing, Held, Holder, Inspecting, Inspection, LinkFault, Listed,
+    Listing, Lock, LockOptions, Locks, Lost, Observer, OwnerToken, ProtocolError, Ready, Reason,
+    Release, Released, Removed, Request, Risk, ServerError, ServerInfo, StoreFault, Tick, Trying,
+    Unfit, Unwatched, Wait, WaitLost, Warning, asking, binding, engine, fence, hold, store,
 };
 pub use tenure_client::{Pump, Room, connect_with, memory_with};
+/// Locks in a file: the crate `tenure-sqlite`, for a binding of your own.
+#[cfg(feature = "sqlite")]
+pub use tenure_sqlite as sqlite;
 #[cfg(feature = "tokio")]
 pub use tenure_tokio::{
-    OverStream, TokioBinding, TokioOver, TokioStream, TokioTimer, connect_over,
+    OverStream, TokioBinding, TokioOver, TokioStream, TokioTimer, connect_over, open_with,
 };
 
 /// The README's code is compiled and run with the tests.

@@ -50,6 +50,8 @@ pub struct Scenario {
 pub enum Need {
     /// Somebody else can read and write the keys.
     Keys,
+    /// What they write may be of another type than a string.
+    Types,
     /// There is a connection, to be cut, silenced, slowed down and refused.
     Link,
     /// There is a server, to be stopped, emptied and made to refuse.
@@ -60,13 +62,20 @@ pub enum Need {
 
 impl Need {
     /// All there are.
-    pub const ALL: [Need; 4] = [Need::Keys, Need::Link, Need::Server, Need::Push];
+    pub const ALL: [Need; 5] = [
+        Need::Keys,
+        Need::Types,
+        Need::Link,
+        Need::Server,
+        Need::Push,
+    ];
 
     /// In words, for a table.
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
             Need::Keys => "keys that others can read and write",
+            Need::Types => "keys of other types",
             Need::Link => "a connection",
             Need::Server => "a server that can be stopped",
             Need::Push => "word of changes",

@@ -11,7 +11,7 @@ use crate::runtime::Kind;
 use crate::scenarios;
 use crate::scene::Scene;
 use crate::stage::Stage;
-use crate::stages::{Memory, Real};
+use crate::stages::{InFile, Memory, Real};
 use crate::{Need, Outcome, Scenario, report, runtimes};
 
 /// A runtime and a store.
@@ -21,6 +21,8 @@ pub enum Field {
     Server(Kind, ServerKind),
     /// In memory.
     Memory(Kind),
+    /// In a file, by SQLite.
+    File(Kind),
     /// In the simulated world, on a server of a dialect or in memory.
     Simulated(Option<Dialect>),
 }
@@ -43,6 +45,7 @@ pub fn all() -> Vec<Field> {
     for runtime in runtimes::REAL {
         fields.extend(SERVERS.map(|server| Field::Server(runtime, server)));
         fields.push(Field::Memory(runtime));
+        fields.push(Field::File(runtime));
     }
     fields.extend(DIALECTS.map(|dialect| Field::Simulated(Some(dialect))));
     fields.push(Field::Simulated(None));
@@ -63,7 +66,7 @@ impl Field {
     #[must_use]
     pub fn runtime(&self) -> &'static str {
         match self {
-            Field::Server(kind, _) | Field::Memory(kind) => kind.name,
+            Field::Server(kind, _) | Field::Memory(kind) | Field::File(kind) => kind.name,
             Field::Simulated(_) => "simulated",
         }
     }
@@ -74,6 +77,7 @@ impl Field {
         match self {
             Field::Server(_, kind) => kind.to_string(),
             Field::Memory(_) | Field::Simulated(None) => "memory".to_owned(),
+            Field::File(_) => "SQLite".to_owned(),
             Field::Simulated(Some(dialect)) => format!("{dialect:?}"),
         }
     }
@@ -83,15 +87,16 @@ impl Field {
     pub fn is_left_out(&self) -> bool {
         match self {
             Field::Server(_, kind) => !ServerKind::all_required().contains(kind),
-            Field::Memory(_) | Field::Simulated(_) => false,
+            Field::Memory(_) | Field::File(_) | Field::Simulated(_) => false,
         }
     }
 
     /// What the store can do, or have done to it.
     #[must_use]
-    pub const fn can(&self, _: Need) -> bool {
+    pub const fn can(&self, need: Need) -> bool {
         match self {
             Field::Server(..) | Field::Simulated(Some(_)) => true,
+            Field::File(_) => matches!(need, Need::Keys),
             Field::Memory(_) | Field::Simulated(None) => false,
         }
     }
@@ -155,6 +160,7 @@ impl Field {
                 return runtimes::simulate(seed, dialect, play);
             }
             (Field::Memory(kind), _) => (kind, Arc::new(Memory::default())),
+            (Field::File(kind), _) => (kind, Arc::new(InFile::new()?)),
             (Field::Server(kind, _), Some(shared)) if !scenario.needs.contains(&Need::Server) => {
                 (kind, Arc::new(shared.share()))
             }

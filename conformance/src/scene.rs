@@ -130,6 +130,12 @@ impl Scene {
         self.stage.can(crate::Need::Keys)
     }
 
+    /// Whether a key can be of another type than a string.
+    #[must_use]
+    pub fn has_types(&self) -> bool {
+        self.stage.can(crate::Need::Types)
+    }
+
     /// Whether the name has a key.
     #[must_use]
     pub fn is_taken(&self, name: &str) -> bool {

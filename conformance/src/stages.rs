@@ -1,4 +1,6 @@
-//! The stores there are: real servers behind a proxy, memory, and the simulated server.
+//! The stores there are: real servers behind a proxy, memory, a file, and the simulated server.
+
+mod file;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,6 +14,7 @@ use crate::party::Verbs;
 use crate::runtime::Runtime;
 use crate::stage::{Connected, Incident, Key, Link, Stage, Weather};
 use crate::{Boxed, Need};
+pub use file::InFile;
 
 /// A real server.
 pub struct Real(Arc<Mutex<Site>>);
@@ -189,7 +192,7 @@ impl Link for Nothing {
 }
 
 fn nothing<T>() -> Result<T, Failure> {
-    Err("memory cannot do this: the scenario needs more than it says".into())
+    Err("the store cannot do this: the scenario needs more than it says".into())
 }
 
 /// The simulated server, in its world.

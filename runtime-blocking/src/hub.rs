@@ -315,9 +315,10 @@ fn run(mut driver: Driver, hub: &Arc<Hub>, mut poller: Poller) {
     last.iter().flatten().for_each(Watch::tell);
 }
 
-/// What a driver's thread needs: non-blocking sockets, and its poller's timeout for a timer.
+/// What a driver's thread needs: non-blocking sockets, and its poller's timeout for a timer. It is had from
+/// [`open_with`](crate::open_with).
 #[derive(Clone, Debug)]
-pub(crate) struct BlockingBinding(pub(crate) Arc<Hub>);
+pub struct BlockingBinding(pub(crate) Arc<Hub>);
 
 impl Binding for BlockingBinding {
     type Stream = BlockingStream;
@@ -362,7 +363,7 @@ impl Binding for BlockingBinding {
 
 /// The driver's thread wakes for it.
 #[derive(Debug)]
-pub(crate) struct BlockingTimer(Arc<Hub>);
+pub struct BlockingTimer(Arc<Hub>);
 
 impl Timer for BlockingTimer {
     fn set(self: Pin<&mut Self>, deadline: Tick) {

@@ -53,8 +53,10 @@ mod parker;
 mod reader;
 mod socket;
 
+pub use hub::{BlockingBinding, BlockingTimer};
 pub use lock::{Held, Lock};
 pub use locks::{Attempt, Locks, Request};
+pub use socket::BlockingStream;
 #[cfg(feature = "tls")]
 pub use tenure_client::Tls;
 pub use tenure_client::{
@@ -122,7 +124,30 @@ pub fn connect_config(config: &Config) -> Result<Locks, Error> {
 /// # Ok(()) }
 /// ```
 pub fn connect_lazily(config: &Config) -> Result<Locks, Error> {
-    Locks::start(config, tenure_client::connect_with)
+    open_with(config, tenure_client::connect_with)
+}
+
+/// As [`connect_lazily`], over a store of another crate: its `open`, say, of which `tenure-sqlite` has one.
+///
+/// # Errors
+/// Those of `open`, and [`Error::Misconfigured`] for a system that starts no thread.
+///
+/// ```
+/// # fn main() -> Result<(), tenure_blocking::Error> {
+/// use tenure_blocking::Config;
+///
+/// let locks = tenure_blocking::open_with(&Config::in_memory(), tenure_client::memory_with)?;
+/// assert!(locks.try_acquire("a")?.acquired().is_some());
+/// # Ok(()) }
+/// ```
+pub fn open_with(
+    config: &Config,
+    open: impl FnOnce(
+        BlockingBinding,
+        &Config,
+    ) -> Result<(tenure_client::Locks, tenure_client::Driver), Error>,
+) -> Result<Locks, Error> {
+    Locks::start(config, open)
 }
 
 /// Locks in the memory of this process: for tests, and for code that wants "some lock" before there is a server. Each call
@@ -162,5 +187,5 @@ pub fn memory() -> Locks {
 /// # Ok(()) }
 /// ```
 pub fn memory_config(config: &Config) -> Result<Locks, Error> {
-    Locks::start(config, tenure_client::memory_with)
+    open_with(config, tenure_client::memory_with)
 }

@@ -187,7 +187,7 @@ impl std::os::fd::AsFd for Socket {
 
 /// The socket as the client has it.
 #[derive(Debug)]
-pub(crate) struct BlockingStream {
+pub struct BlockingStream {
     socket: Arc<Socket>,
     hub: Arc<Hub>,
 }

@@ -92,9 +92,7 @@ pub async fn connect_config(config: &Config) -> Result<Locks, Error> {
 /// [`Error::Misconfigured`] for settings that cannot work.
 #[cfg(feature = "smol")]
 pub fn connect_lazily(config: &Config) -> Result<Locks, Error> {
-    let (locks, driver) = connect_with(SmolBinding::new(), config)?;
-    spawn(driver);
-    Ok(locks)
+    open_with(config, connect_with, spawn)
 }
 
 /// As [`connect_config`], on an executor of your own: `spawn` gets the driver and lets it run.
@@ -117,9 +115,32 @@ pub fn connect_lazily(config: &Config) -> Result<Locks, Error> {
 /// # Ok(()) }
 /// ```
 pub async fn connect_on(config: &Config, spawn: impl FnOnce(Driver)) -> Result<Locks, Error> {
-    let (locks, driver) = connect_with(SmolBinding::new(), config)?;
-    spawn(driver);
+    let locks = open_with(config, connect_with, spawn)?;
     locks.ready().await?;
+    Ok(locks)
+}
+
+/// As [`connect_on`], over a store of another crate: its `open`, say, of which `tenure-sqlite` has one. It does not wait.
+///
+/// # Errors
+/// Those of `open`.
+///
+/// ```
+/// # smol::block_on(async {
+/// use tenure_client::{Config, memory_with};
+///
+/// let spawn = |driver| smol::spawn(driver).detach();
+/// let locks = tenure_smol::open_with(&Config::in_memory(), memory_with, spawn)?;
+/// assert!(locks.try_acquire("a").await?.acquired().is_some());
+/// # Ok::<(), tenure_client::Error>(()) }).unwrap();
+/// ```
+pub fn open_with(
+    config: &Config,
+    open: impl FnOnce(SmolBinding, &Config) -> Result<(Locks, Driver), Error>,
+    spawn: impl FnOnce(Driver),
+) -> Result<Locks, Error> {
+    let (locks, driver) = open(SmolBinding::new(), config)?;
+    spawn(driver);
     Ok(locks)
 }
 
@@ -153,13 +174,22 @@ pub fn memory() -> Locks {
 /// [`Error::Misconfigured`] for a prefix, label or default that is refused.
 #[cfg(feature = "smol")]
 pub fn memory_config(config: &Config) -> Result<Locks, Error> {
-    let (locks, driver) = memory_with(SmolBinding::new(), config)?;
-    spawn(driver);
-    Ok(locks)
+    open_with(config, memory_with, spawn)
 }
 
+/// Lets a driver run on smol's global executor.
+///
+/// ```
+/// # smol::block_on(async {
+/// use tenure_client::{Config, memory_with};
+///
+/// let (locks, driver) = memory_with(tenure_smol::SmolBinding::new(), &Config::in_memory())?;
+/// tenure_smol::spawn(driver);
+/// assert!(locks.try_acquire("a").await?.acquired().is_some());
+/// # Ok::<(), tenure_client::Error>(()) }).unwrap();
+/// ```
 #[cfg(feature = "smol")]
-fn spawn(driver: Driver) {
+pub fn spawn(driver: Driver) {
     smol::spawn(driver).detach();
 }
 

@@ -58,8 +58,7 @@ pub async fn connect(url: &str) -> Result<Locks, Error> {
 /// # Panics
 /// As [`connect`].
 pub async fn connect_config(config: &Config) -> Result<Locks, Error> {
-    let (locks, driver) = connect_with(TokioBinding::new(), config)?;
-    spawn(driver);
+    let locks = connect_lazily(config)?;
     locks.ready().await?;
     Ok(locks)
 }
@@ -75,7 +74,31 @@ pub async fn connect_config(config: &Config) -> Result<Locks, Error> {
 /// As [`connect`].
 #[track_caller]
 pub fn connect_lazily(config: &Config) -> Result<Locks, Error> {
-    let (locks, driver) = connect_with(TokioBinding::new(), config)?;
+    open_with(config, connect_with)
+}
+
+/// As [`connect_lazily`], over a store of another crate: its `open`, say, of which `tenure-sqlite` has one.
+///
+/// # Errors
+/// Those of `open`.
+///
+/// # Panics
+/// Outside a tokio runtime with its time driver enabled.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure_client::Error> {
+/// use tenure_client::{Config, memory_with};
+///
+/// let locks = tenure_tokio::open_with(&Config::in_memory(), memory_with)?;
+/// assert!(locks.try_acquire("a").await?.acquired().is_some());
+/// # Ok(()) }
+/// ```
+#[track_caller]
+pub fn open_with(
+    config: &Config,
+    open: impl FnOnce(TokioBinding, &Config) -> Result<(Locks, Driver), Error>,
+) -> Result<Locks, Error> {
+    let (locks, driver) = open(TokioBinding::new(), config)?;
     spawn(driver);
     Ok(locks)
 }
@@ -116,9 +139,7 @@ pub fn memory() -> Locks {
 /// As [`memory`].
 #[track_caller]
 pub fn memory_config(config: &Config) -> Result<Locks, Error> {
-    let (locks, driver) = memory_with(TokioBinding::new(), config)?;
-    spawn(driver);
-    Ok(locks)
+    open_with(config, memory_with)
 }
 
 #[track_caller]

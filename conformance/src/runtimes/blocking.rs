@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_blocking::{Attempt, Lock, Locks, connect_lazily, memory_config};
+use tenure_blocking::{Attempt, Lock, Locks, connect_lazily, memory_config, open_with};
 use tenure_client::{
     Config, Error, Held, Inspection, Listed, LockOptions, Lost, OwnerToken, Released, Removed,
 };
@@ -41,7 +41,10 @@ impl Threads {
 
 impl Runtime for Threads {
     fn open(&self, config: &Config) -> Result<Box<dyn Verbs>, Error> {
-        Ok(self.client(connect_lazily(config)?))
+        Ok(self.client(match config.file() {
+            Some(_) => open_with(config, tenure_sqlite::open)?,
+            None => connect_lazily(config)?,
+        }))
     }
 
     fn memory(&self, config: &Config) -> Result<Box<dyn Verbs>, Error> {

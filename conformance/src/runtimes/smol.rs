@@ -49,7 +49,11 @@ impl Spawning {
 
 impl Runtime for Spawning {
     fn open(&self, config: &Config) -> Result<Box<dyn Verbs>, Error> {
-        let (locks, driver) = connect_with(SmolBinding::new(), config)?;
+        let open = match config.file() {
+            Some(_) => tenure_sqlite::open,
+            None => connect_with,
+        };
+        let (locks, driver) = open(SmolBinding::new(), config)?;
         self.drive(driver);
         Ok(Box::new(locks))
     }

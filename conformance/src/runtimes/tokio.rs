@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure_client::{Config, Error};
-use tenure_tokio::{connect_lazily, memory_config};
+use tenure_tokio::{connect_lazily, memory_config, open_with};
 use tokio::runtime::{Builder, Handle};
 
 use crate::party::Verbs;
@@ -35,7 +35,10 @@ impl Tokio {
 
 impl Runtime for Tokio {
     fn open(&self, config: &Config) -> Result<Box<dyn Verbs>, Error> {
-        Ok(Box::new(connect_lazily(config)?))
+        Ok(Box::new(match config.file() {
+            Some(_) => open_with(config, tenure_sqlite::open)?,
+            None => connect_lazily(config)?,
+        }))
     }
 
     fn memory(&self, config: &Config) -> Result<Box<dyn Verbs>, Error> {

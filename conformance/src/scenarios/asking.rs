@@ -25,7 +25,7 @@ scenarios! {
     s11_settings_that_cannot_work_are_refused: [];
     a_foreign_value_is_respected: [Keys];
     a_key_without_a_ttl_is_respected: [Keys];
-    s10_a_key_of_another_type_ends_the_wait_and_stays: [Keys];
+    s10_a_key_of_another_type_ends_the_wait_and_stays: [Keys, Types];
     s9_a_waiter_gets_the_name_when_the_key_expires: [Keys];
     s9_a_waiter_gets_the_name_when_the_key_is_deleted: [Keys];
     a_grant_is_a_key_with_the_ttl_and_a_value_that_shows_the_label: [Keys];
