@@ -27,8 +27,8 @@
 //!         })
 //!     }
 //!
-//!     fn has_changed(&mut self) -> Result<bool, Trouble> {
-//!         Ok(false)
+//!     fn changes(&mut self) -> Result<Option<Vec<Box<[u8]>>>, Trouble> {
+//!         Ok(None)
 //!     }
 //!
 //!     fn wall_us(&self) -> u64 {
@@ -80,12 +80,13 @@ pub trait Engine: Send + 'static {
     /// Nothing was done, unless [`maybe_executed`](Trouble::maybe_executed) says that it may have been.
     fn carry_out(&mut self, job: &Job, limit: Duration) -> Result<Done, Trouble>;
 
-    /// Whether others may have changed anything since this was last asked, or since the store was opened. It is asked a few
-    /// dozen times a second while somebody waits, so it should be cheap.
+    /// Whether others may have changed anything since this was last asked, or since the store was opened; if so, the keys of which a
+    /// [note](Found::forced) says that their value was removed. It is asked a few dozen times a second while somebody waits, so
+    /// it should be cheap.
     ///
     /// # Errors
     /// As [`carry_out`](Engine::carry_out).
-    fn has_changed(&mut self) -> Result<bool, Trouble>;
+    fn changes(&mut self) -> Result<Option<Vec<Bytes>>, Trouble>;
 
     /// The store's clock, Unix time in microseconds.
     fn wall_us(&self) -> u64;

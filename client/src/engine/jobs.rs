@@ -13,7 +13,7 @@ use tenure_core::ask::AskId;
 use tenure_core::leases::Op;
 use tenure_core::time::Tick;
 
-use super::{Done, Engine, Job, Trouble};
+use super::{Bytes, Done, Engine, Job, Trouble};
 use crate::host::Work;
 use crate::waiters;
 
@@ -40,7 +40,7 @@ pub(super) enum Task {
 #[derive(Debug)]
 pub(super) enum Answer {
     Opened(Result<(), Trouble>),
-    Watched(Result<bool, Trouble>),
+    Watched(Result<Option<Vec<Bytes>>, Trouble>),
     Done(Whose, Result<Done, Trouble>),
 }
 
@@ -173,7 +173,7 @@ impl<E: Engine> Jobs<E> {
         let wall = (engine.wall_us(), self.now());
         let answer = match task {
             Task::Open => Answer::Opened(engine.open(limit)),
-            Task::Watch => Answer::Watched(engine.has_changed()),
+            Task::Watch => Answer::Watched(engine.changes()),
             Task::Job(whose, job) => Answer::Done(whose, engine.carry_out(&job, limit)),
         };
         let mut desk = lock(&self.desk);

@@ -22,6 +22,8 @@ use crate::store::End;
 /// While somebody waits, so often is looked whether others have changed anything: the longest a name that is released
 /// elsewhere stays free, apart from what the look itself takes.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// While locks are held and nobody waits: the longest until a holder is told that its lock was released by force.
+const LOOK_WHILE_HELD: Duration = Duration::from_millis(500);
 /// The pause before the store is opened anew: the first, doubled up to the reconnect limit.
 const REOPEN_FIRST: Duration = Duration::from_millis(20);
 
@@ -54,7 +56,7 @@ struct Watch {
     on: bool,
     /// Those that were refused since it was last told.
     waiting: HashSet<LeaseId>,
-    next: Tick,
+    last: Tick,
     /// A look is under way.
     looking: bool,
 }
@@ -77,7 +79,7 @@ impl<E: Engine> Rows<E> {
             watch: Watch {
                 on: settings.watch,
                 waiting: HashSet::new(),
-                next: Tick::ZERO,
+                last: Tick::ZERO,
                 looking: false,
             },
             wall: Wall::default(),
@@ -125,8 +127,15 @@ impl<E: Engine> Rows<E> {
     }
 
     fn watch_due(&self) -> Option<Tick> {
-        let watches = self.watch.on && !self.watch.looking && self.link == Link::Open;
-        (watches && self.leases.awaits_change()).then_some(self.watch.next)
+        if !self.watch.on || self.watch.looking || self.link != Link::Open {
+            return None;
+        }
+        let every = match (self.leases.awaits_change(), self.leases.holds_any()) {
+            (true, _) => LOOK_EVERY,
+            (false, true) => LOOK_WHILE_HELD,
+            (false, false) => return None,
+        };
+        Some(self.watch.last + every)
     }
 
     /// The job of an operation, and how long it may take.
@@ -264,14 +273,17 @@ impl<E: Engine> Rows<E> {
             Answer::Opened(Err(trouble)) => self.fault(now, trouble, Link::Opening),
             Answer::Watched(changed) => {
                 self.watch.looking = false;
-                self.watch.next = now + LOOK_EVERY;
+                self.watch.last = now;
                 match changed {
-                    Ok(true) => {
+                    Ok(Some(removed)) => {
                         for id in std::mem::take(&mut self.watch.waiting) {
                             self.leases.handle_changed_of(now, id);
                         }
+                        for key in removed {
+                            self.leases.handle_changed(now, &key);
+                        }
                     }
-                    Ok(false) => {}
+                    Ok(None) => {}
                     Err(trouble) if trouble.fault == StoreFault::Busy => {}
                     Err(trouble) => self.fault(now, trouble, Link::Open),
                 }

@@ -16,6 +16,9 @@ use crate::trouble;
 /// So many writes come between two looks for what can be forgotten.
 const SWEEP: u32 = 1_000;
 
+/// The longest, in milliseconds, that the note of a removal by force is kept: a day.
+const NOTED: i64 = 86_400_000;
+
 /// Unix time in microseconds.
 pub(crate) type WallClock = Box<dyn Fn() -> u64 + Send>;
 
@@ -297,7 +300,8 @@ impl Sqlite {
             let stands = self.table.get(conn, key, now)?;
             if let Some(Stands { value, until_ms }) = &stands {
                 let note = [by, b".", value].concat();
-                table::set_forced(conn, key, &note, *until_ms)?;
+                let until_ms = now.ms.saturating_add(NOTED).min(*until_ms);
+                table::set_forced(conn, key, &note, until_ms)?;
                 self.table.delete(conn, key)?;
             }
             Ok(Done::Removed(stands.map(|stands| stands.value)))
@@ -438,11 +442,17 @@ impl Engine for Sqlite {
         }
     }
 
-    fn has_changed(&mut self) -> Result<bool, Trouble> {
+    fn changes(&mut self) -> Result<Option<Vec<Bytes>>, Trouble> {
         self.check_identity()?;
         let version = self.read(|conn, _| version(conn))?;
-        let open = self.open.as_mut();
-        Ok(open.is_some_and(|open| std::mem::replace(&mut open.version, version) != version))
+        let was = match &mut self.open {
+            Some(open) => std::mem::replace(&mut open.version, version),
+            None => return Ok(None),
+        };
+        match was == version {
+            true => Ok(None),
+            false => self.read(table::all_forced).map(Some),
+        }
     }
 
     fn wall_us(&self) -> u64 {

@@ -210,6 +210,14 @@ pub(crate) fn forced(conn: &Connection, key: &[u8], now: Now) -> Result<Option<B
     one(conn, get, params![key, now.ms], |row| bytes(row, 0))
 }
 
+/// The keys whose values were removed by force lately: mostly none.
+pub(crate) fn all_forced(conn: &Connection, now: Now) -> Result<Vec<Bytes>> {
+    let get = "select key from tenure_forced where until_ms > ?1";
+    let mut statement = conn.prepare_cached(get)?;
+    let keys = statement.query_map(params![now.ms], |row| bytes(row, 0))?;
+    keys.collect()
+}
+
 pub(crate) fn set_forced(conn: &Connection, key: &[u8], note: &[u8], until_ms: i64) -> Result<()> {
     let put = "insert into tenure_forced (key, note, until_ms) values (?1, ?2, ?3)
         on conflict (key) do update set note = excluded.note, until_ms = excluded.until_ms";
