@@ -92,8 +92,8 @@ impl Config {
     /// | `cert`, `key` | `/etc/redis/me.pem` | `Tls::certificate`: both, where the server asks for a certificate |
     /// | `server_name` | `redis.internal` | `Tls::server_name`: the name in the server's certificate, if it is not the host |
     ///
-    /// Of these a file has only `prefix` and `reply_limit`, besides `label` as [`label`](Config::label) and `table`, the
-    /// [table](Config::table) that it shares with programs of another library.
+    /// Of these a file has only `prefix` and `reply_limit`, besides `label` as [`label`](Config::label) and `table` as
+    /// [`share_table`](Config::share_table).
     ///
     /// User, password, path and values are percent-encoded. There is no parameter that turns the check of a certificate off.
     ///
@@ -104,6 +104,9 @@ impl Config {
         if let Some(parsed) = file::parse(url) {
             let (file, query) = parsed?;
             let mut config = Config::of(Place::File(file));
+            if let Some(table) = query.table {
+                config = config.share_table(table);
+            }
             if let Some(prefix) = query.prefix {
                 config.prefix = prefix;
             }
@@ -146,8 +149,10 @@ impl Config {
     /// # Ok::<(), tenure_client::Error>(())
     /// ```
     pub fn in_file(path: impl Into<PathBuf>) -> Config {
-        let path = path.into();
-        Config::of(Place::File(File { path, table: None }))
+        Config::of(Place::File(File {
+            path: path.into(),
+            table: None,
+        }))
     }
 
     fn of(place: Place) -> Config {
@@ -175,6 +180,28 @@ impl Config {
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Config {
         self.prefix = prefix.into();
+        self
+    }
+
+    /// The file is that of a program with the .NET library DistributedLock, and this is the table of its locks, such as
+    /// `__distributed_locks`: it and this client exclude each other. Names are written raw and without a prefix, as it does; who waits,
+    /// fences and removals by force are in tables of this library's own. Its times are whole seconds, so what a dead holder has
+    /// left stays taken for up to a second longer, and nothing else about the file is changed. Settings without a file ignore it.
+    ///
+    /// ```
+    /// use tenure_client::Config;
+    ///
+    /// let config = Config::in_file("app.db").share_table("__distributed_locks");
+    /// assert_eq!(config.table(), Config::from_url("sqlite:app.db?table=__distributed_locks")?.table());
+    /// # Ok::<(), tenure_client::Error>(())
+    /// ```
+    #[must_use]
+    pub fn share_table(mut self, table: impl Into<String>) -> Config {
+        if let Place::File(file) = &mut self.place {
+            file.table = Some(table.into());
+            self.prefix.clear();
+            self.plain_keys = true;
+        }
         self
     }
 

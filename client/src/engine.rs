@@ -199,13 +199,15 @@ pub enum Job {
         start: Bytes,
     },
     /// Remove the value of the key, whosever it is, and leave the note `by` + `.` + value for its holder to be
-    /// [found](Found::forced), as long as the value would have lived: [`Done::Removed`].
+    /// [found](Found::forced), as long as the value would have lived and a minute at least: [`Done::Removed`].
     #[non_exhaustive]
     Remove {
         /// Of the lock.
         key: Bytes,
         /// The label of whoever removes it.
         by: Bytes,
+        /// Only if it has this value; as if it were free if it has another.
+        only: Option<Bytes>,
     },
 }
 

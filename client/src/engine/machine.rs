@@ -232,9 +232,10 @@ impl<E: Engine> Rows<E> {
             Step::Scan { start, .. } => Job::List {
                 start: start.into(),
             },
-            Step::Remove { key, by, .. } => Job::Remove {
+            Step::Remove { key, by, only, .. } => Job::Remove {
                 key: key.into(),
                 by: by.as_bytes().into(),
+                only: only.map(Bytes::from),
             },
         })
     }

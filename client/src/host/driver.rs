@@ -172,9 +172,7 @@ impl<M: Machine, B: Binding> Future for Driving<M, B> {
         let poll = self.turn(cx);
         let Driving { shared, room, .. } = &mut *self;
         shared.tell(&mut room.wakers);
-        if let Some(work) = &shared.work {
-            Arc::clone(work).hand_over();
-        }
+        shared.carry_out(false);
         poll
     }
 }

@@ -51,9 +51,11 @@ fn parse_rest(rest: &str) -> Result<(File, Query), Error> {
             "a database in memory is nobody else's: `memory:` gives locks within this process",
         ));
     }
-    let mut query = Query::parse_for_file(query)?;
-    let (path, table) = (PathBuf::from(path), query.table.take());
-    Ok((File { path, table }, query))
+    let file = File {
+        path: path.into(),
+        table: None,
+    };
+    Ok((file, Query::parse_for_file(query)?))
 }
 
 #[cfg(test)]
@@ -73,8 +75,9 @@ mod tests {
             assert_eq!(file.path, PathBuf::from(path), "{url}");
         }
         let (file, query) = parse("sqlite:a?table=t&label=me").unwrap().unwrap();
+        assert_eq!(file.path, PathBuf::from("a"));
         assert_eq!(
-            (file.table.as_deref(), query.label.as_deref()),
+            (query.table.as_deref(), query.label.as_deref()),
             (Some("t"), Some("me"))
         );
         for url in ["redis://h", "sqlit", "", "sqlites:x", "memory:", "ä"] {

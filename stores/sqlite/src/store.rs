@@ -16,8 +16,8 @@ use crate::trouble;
 /// So many writes come between two looks for what can be forgotten.
 const SWEEP: u32 = 1_000;
 
-/// The longest, in milliseconds, that the note of a removal by force is kept: a day.
-const NOTED: i64 = 86_400_000;
+/// How long the note of a removal by force is kept, in milliseconds: a minute, and as long as its holder could go on.
+const NOTED: (i64, i64) = (60_000, 30 * 86_400_000);
 
 /// Unix time in microseconds.
 pub(crate) type WallClock = Box<dyn Fn() -> u64 + Send>;
@@ -295,13 +295,15 @@ impl Sqlite {
         Ok(Done::Inspected(found))
     }
 
-    fn remove(&self, key: &[u8], by: &[u8]) -> Result<Done, Trouble> {
+    fn remove(&self, key: &[u8], by: &[u8], only: Option<&Bytes>) -> Result<Done, Trouble> {
         self.write(|conn, now| {
             let stands = self.table.get(conn, key, now)?;
+            let stands = stands.filter(|stands| only.is_none_or(|only| *only == stands.value));
             if let Some(Stands { value, until_ms }) = &stands {
                 let note = [by, b".", value].concat();
-                let until_ms = now.ms.saturating_add(NOTED).min(*until_ms);
-                table::set_forced(conn, key, &note, until_ms)?;
+                let (least, most) = NOTED;
+                let left = until_ms.saturating_sub(now.ms).clamp(least, most);
+                table::set_forced(conn, key, &note, now.ms.saturating_add(left))?;
                 self.table.delete(conn, key)?;
             }
             Ok(Done::Removed(stands.map(|stands| stands.value)))
@@ -434,7 +436,7 @@ impl Engine for Sqlite {
             Job::List { start } => self
                 .read(|conn, now| self.table.list(conn, start, now))
                 .map(Done::Listed),
-            Job::Remove { key, by, .. } => self.remove(key, by),
+            Job::Remove { key, by, only, .. } => self.remove(key, by, only.as_ref()),
             _ => Err(Trouble::new(
                 StoreFault::Unusable,
                 "this version of the store cannot do it: update tenure-sqlite",
