@@ -65,8 +65,9 @@ pub use wall::ClockStep;
 
 /// Keeps leases in rows, or in whatever it likes.
 ///
-/// Time is that of its own clock, the same for all who share the store, read within the atomic step. A lease that has ended by that
-/// clock is not there. Nothing of a step may be seen before all of it is.
+/// Time is that of its own clock, the same for all who share the store, read within the atomic step. A value that has ended by that
+/// clock is not there; to whoever has the same value it is, as long as nobody has written another, so that a clock that is set
+/// forwards takes nothing away from a holder that renews. Nothing of a step may be seen before all of it is.
 pub trait Engine: Send + 'static {
     /// Opens the store, or opens it anew: after [`Trouble`] other than [`StoreFault::Busy`] it is closed and opened again.
     ///
@@ -149,6 +150,8 @@ pub enum Job {
     Look {
         /// Of the lock.
         key: Bytes,
+        /// What it should be.
+        value: Bytes,
     },
     /// Free the key if it has one of these values: [`Done::Cleared`].
     Clear {

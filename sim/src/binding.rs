@@ -89,6 +89,11 @@ impl Binding for SimBinding {
         Ok(())
     }
 
+    fn may_block(&self) -> bool {
+        // There is one thread, and no time passes on it: what a store takes its time for is done at once.
+        true
+    }
+
     fn unix_ms(&self) -> u64 {
         self.now().as_micros() / 1_000
     }

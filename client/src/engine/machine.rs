@@ -175,7 +175,10 @@ impl<E: Engine> Rows<E> {
             OpKind::Adopt { attempt, old } => swap(old, attempt, fence)?,
             OpKind::Rotate { attempt, old } => swap(old, attempt, None)?,
             OpKind::Renew { attempt } => swap(attempt, attempt, None)?,
-            OpKind::Look { .. } => Job::Look { key },
+            OpKind::Look { attempt } => Job::Look {
+                value: value(attempt)?,
+                key,
+            },
             OpKind::Clear => {
                 let leftovers = lease.leftovers();
                 let values = leftovers.as_slice().iter().filter_map(|own| value(*own));

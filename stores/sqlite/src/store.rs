@@ -106,8 +106,18 @@ impl Sqlite {
         stop
     }
 
-    fn found(&self, conn: &Connection, key: &[u8], now: Now) -> rusqlite::Result<Found> {
-        let stands = self.table.get(conn, key, now)?;
+    /// What the key has. What has ended is still there for those who have written it themselves: nobody else has since.
+    fn found(
+        &self,
+        conn: &Connection,
+        key: &[u8],
+        own: &[Bytes],
+        now: Now,
+    ) -> rusqlite::Result<Found> {
+        let stands = self.table.get(conn, key)?;
+        let stands = stands.filter(|stands| {
+            stands.until_ms > now.ms || own.iter().any(|own| *own == stands.value)
+        });
         let forced = table::forced(conn, key, now)?;
         Ok(Found {
             forced,
@@ -117,12 +127,12 @@ impl Sqlite {
 
     fn acquire(&self, key: &[u8], grant: &Grant<'_>) -> Result<Done, Trouble> {
         // Who is refused disturbs nobody who writes.
-        let found = self.read(|conn, now| self.found(conn, key, now))?;
+        let found = self.read(|conn, now| self.found(conn, key, &[], now))?;
         if found.value.is_some() {
             return Ok(Done::Refused(found));
         }
         self.write(|conn, now| {
-            let found = self.found(conn, key, now)?;
+            let found = self.found(conn, key, &[], now)?;
             match found.value {
                 Some(_) => Ok(Done::Refused(found)),
                 None => self.grant(conn, key, grant, now),
@@ -166,10 +176,10 @@ impl Sqlite {
         self.table.put(conn, key, &stands)
     }
 
-    fn swap(&self, key: &[u8], old: &[u8], grant: &Grant<'_>) -> Result<Done, Trouble> {
+    fn swap(&self, key: &[u8], old: &Bytes, grant: &Grant<'_>) -> Result<Done, Trouble> {
         self.write(|conn, now| {
-            let found = self.found(conn, key, now)?;
-            match found.value.as_deref() == Some(old) {
+            let found = self.found(conn, key, std::slice::from_ref(old), now)?;
+            match found.value.as_ref() == Some(old) {
                 true => self.grant(conn, key, grant, now),
                 false => Ok(Done::Refused(found)),
             }
@@ -184,7 +194,7 @@ impl Sqlite {
         cooling: Option<&(Bytes, Duration)>,
     ) -> Result<Done, Trouble> {
         self.write(|conn, now| {
-            let found = self.found(conn, key, now)?;
+            let found = self.found(conn, key, values, now)?;
             let at = place(&found, values);
             let mut mine = at.is_some_and(|at| at < of_hold);
             match (cooling, at) {
@@ -205,7 +215,7 @@ impl Sqlite {
         waiter: Option<&Waiter>,
     ) -> Result<Done, Trouble> {
         self.write(|conn, now| {
-            let mut found = self.found(conn, key, now)?;
+            let mut found = self.found(conn, key, &[], now)?;
             queue::purge(conn, key, now)?;
             let first = queue::first(conn, key)?;
             let came = match waiter {
@@ -265,7 +275,7 @@ impl Sqlite {
         next: Option<&Waiter>,
     ) -> Result<Done, Trouble> {
         self.write(|conn, now| {
-            let found = self.found(conn, key, now)?;
+            let found = self.found(conn, key, values, now)?;
             queue::purge(conn, key, now)?;
             queue::leave(conn, key, leaves)?;
             let at = place(&found, values);
@@ -288,7 +298,7 @@ impl Sqlite {
         let look = |conn: &Connection, key: &Bytes, now| {
             Ok(Found {
                 fence: table::fence(conn, key)?,
-                ..self.found(conn, key, now)?
+                ..self.found(conn, key, &[], now)?
             })
         };
         let found = self.read(|conn, now| keys.iter().map(|key| look(conn, key, now)).collect())?;
@@ -297,7 +307,8 @@ impl Sqlite {
 
     fn remove(&self, key: &[u8], by: &[u8], only: Option<&Bytes>) -> Result<Done, Trouble> {
         self.write(|conn, now| {
-            let stands = self.table.get(conn, key, now)?;
+            let stands = self.table.get(conn, key)?;
+            let stands = stands.filter(|stands| stands.until_ms > now.ms);
             let stands = stands.filter(|stands| only.is_none_or(|only| *only == stands.value));
             if let Some(Stands { value, until_ms }) = &stands {
                 let note = [by, b".", value].concat();
@@ -409,8 +420,8 @@ impl Engine for Sqlite {
                 lease,
                 fence,
             } => self.swap(key, old, &grant(new, *lease, *fence)),
-            Job::Look { key } => self
-                .read(|conn, now| self.found(conn, key, now))
+            Job::Look { key, value } => self
+                .read(|conn, now| self.found(conn, key, std::slice::from_ref(value), now))
                 .map(Done::Refused),
             Job::Clear {
                 key,

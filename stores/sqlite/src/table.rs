@@ -137,15 +137,14 @@ impl Table {
         conn.execute_batch(OF_OURS)
     }
 
-    /// What stands under the key, if it has not ended.
-    pub(crate) fn get(&self, conn: &Connection, key: &[u8], now: Now) -> Result<Option<Stands>> {
-        let stands = one(conn, &self.get, params![key], |row| {
+    /// What stands under the key, also when it has ended.
+    pub(crate) fn get(&self, conn: &Connection, key: &[u8]) -> Result<Option<Stands>> {
+        one(conn, &self.get, params![key], |row| {
             Ok(Stands {
                 value: bytes(row, 0)?,
                 until_ms: row.get(1)?,
             })
-        })?;
-        Ok(stands.filter(|stands| stands.until_ms > now.ms))
+        })
     }
 
     pub(crate) fn put(&self, conn: &Connection, key: &[u8], stands: &Stands) -> Result<()> {
