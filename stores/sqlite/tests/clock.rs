@@ -97,7 +97,10 @@ fn s12_a_clock_that_is_set_while_a_lock_is_held_is_told_and_the_lock_is_kept() {
             place.wall.set(if says == "back by" { -by } else { by });
             place.world.sleep(LEASE * 3).await;
             let steps = told.steps();
-            assert!(matches!(&steps[..], [step] if step.contains(says)), "{steps:?}");
+            assert!(
+                matches!(&steps[..], [step] if step.contains(says)),
+                "{steps:?}"
+            );
             assert!(lock.is_held());
             // Renewed by the clock as it is: others are refused, and not for longer than one lease.
             let (others, ..) = place.client().await;
@@ -151,7 +154,10 @@ fn s14_fences_grow_though_the_clock_is_set_back() {
         // A day and more ahead of the clock is a mistake.
         place.wall.set(-90_000_000_000);
         let refused = locks.lock("a").fenced().try_acquire().await;
-        assert!(matches!(refused, Err(Error::Misconfigured(_))), "{refused:?}");
+        assert!(
+            matches!(refused, Err(Error::Misconfigured(_))),
+            "{refused:?}"
+        );
     });
 }
 
