@@ -9,6 +9,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use tenure_client::StoreFault;
 use tenure_client::engine::Trouble;
 
+use crate::forks::Opened;
 use crate::table::Table;
 use crate::trouble;
 
@@ -41,7 +42,15 @@ impl Identity {
 }
 
 /// An open file with the tables in it.
-pub(crate) fn open(path: &Path, table: &Table, limit: Duration) -> Result<Connection, Trouble> {
+pub(crate) struct OpenFile {
+    pub(crate) conn: Connection,
+    pub(crate) identity: Identity,
+    /// Behind the connection, which is closed first.
+    _opened: Opened,
+}
+
+/// Opens the file, and makes what is not there.
+pub(crate) fn open(path: &Path, table: &Table, limit: Duration) -> Result<OpenFile, Trouble> {
     let until = Instant::now() + limit;
     loop {
         match try_open(path, table, limit) {
@@ -54,16 +63,25 @@ pub(crate) fn open(path: &Path, table: &Table, limit: Duration) -> Result<Connec
     }
 }
 
-fn try_open(path: &Path, table: &Table, limit: Duration) -> Result<Connection, Trouble> {
+fn try_open(path: &Path, table: &Table, limit: Duration) -> Result<OpenFile, Trouble> {
     create(path)?;
     refuse_network(path)?;
+    let identity = Identity::at(path).ok_or_else(|| {
+        let text = format!("it was deleted as it was opened: {}", path.display());
+        Trouble::new(StoreFault::Io, text)
+    })?;
+    let opened = Opened::new(identity, limit)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(|error| trouble::of(&error))?;
     set_up(&conn, table, limit).map_err(|error| match error {
         SetUp::Sqlite(error) => trouble::of(&error),
         SetUp::Other(trouble) => trouble,
     })?;
-    Ok(conn)
+    Ok(OpenFile {
+        conn,
+        identity,
+        _opened: opened,
+    })
 }
 
 enum SetUp {

@@ -29,12 +29,19 @@
 //! Leases end by this machine's wall clock, which every process of it shares. When it is set, what is held may end early or late by
 //! as much; [`Event::ClockStepped`](tenure_client::Event::ClockStepped) says so.
 //!
+//! # Forks
+//!
+//! A client works in the process that made it. In one that was forked off while the file was open it cannot be opened anew, either: SQLite
+//! cannot do that, and it is refused. A program that is started by it (`exec`) may.
+//!
 //! # Waiting
 //!
 //! SQLite tells nobody of a change. While somebody waits it is looked for one 40 times a second, which costs some microseconds each;
-//! so a name that another process frees is had by the next one within about 25 ms, and within a process at once.
+//! so a name that another client frees is had by the next one within about 25 ms, and among those who wait at one client at once.
+//! While locks are held it is looked twice a second whether one was released by force.
 
 mod file;
+mod forks;
 mod queue;
 mod store;
 mod table;

@@ -8,7 +8,7 @@ use tenure_client::StoreFault;
 use tenure_client::engine::{Bytes, Done, Engine, Found, Job, Trouble, Waiter};
 use tenure_core::fence::{self, FenceFault};
 
-use crate::file::{self, Identity};
+use crate::file::{self, Identity, OpenFile};
 use crate::queue;
 use crate::table::{self, ENDLESS, Now, Stands, Table, one, run};
 use crate::trouble;
@@ -31,8 +31,7 @@ pub(crate) struct Sqlite {
 }
 
 struct Open {
-    conn: Connection,
-    identity: Option<Identity>,
+    file: OpenFile,
     /// What the file said of its changes when that was last asked.
     version: i64,
     limit: Duration,
@@ -54,7 +53,8 @@ impl From<rusqlite::Error> for Stop {
 impl Sqlite {
     pub(crate) fn new(path: &Path, table: Option<&str>, wall: WallClock) -> Sqlite {
         Sqlite {
-            path: path.to_owned(),
+            // The process may go to another folder.
+            path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             table: table.map_or_else(Table::own, Table::shared),
             wall,
             open: None,
@@ -67,7 +67,7 @@ impl Sqlite {
 
     fn conn(&self) -> Result<&Connection, Trouble> {
         let open = self.open.as_ref();
-        open.map(|open| &open.conn)
+        open.map(|open| &open.file.conn)
             .ok_or_else(|| Trouble::new(StoreFault::Io, "it is not open"))
     }
 
@@ -323,7 +323,7 @@ impl Sqlite {
 
     /// Whether the file is still the one that was opened: in one that was deleted nobody else sees the locks.
     fn check_identity(&self) -> Result<(), Trouble> {
-        let identity = self.open.as_ref().and_then(|open| open.identity);
+        let identity = self.open.as_ref().map(|open| open.file.identity);
         match identity == Identity::at(&self.path) {
             true => Ok(()),
             false => Err(Trouble::new(
@@ -337,8 +337,8 @@ impl Sqlite {
         self.check_identity()?;
         if let Some(open) = &mut self.open {
             if open.limit != limit {
-                open.conn
-                    .busy_timeout(limit)
+                let conn = &open.file.conn;
+                conn.busy_timeout(limit)
                     .map_err(|error| trouble::of(&error))?;
                 open.limit = limit;
             }
@@ -346,7 +346,7 @@ impl Sqlite {
             if open.writes % SWEEP == 0 {
                 let now = Now::of((self.wall)());
                 // What is not forgotten now is forgotten later.
-                let _ = self.table.sweep(&open.conn, now);
+                let _ = self.table.sweep(&open.file.conn, now);
             }
         }
         Ok(())
@@ -386,12 +386,11 @@ fn version(conn: &Connection) -> rusqlite::Result<i64> {
 impl Engine for Sqlite {
     fn open(&mut self, limit: Duration) -> Result<(), Trouble> {
         self.open = None;
-        let conn = file::open(&self.path, &self.table, limit)?;
-        let version = version(&conn).map_err(|error| trouble::of(&error))?;
-        let _ = self.table.sweep(&conn, self.now());
+        let file = file::open(&self.path, &self.table, limit)?;
+        let version = version(&file.conn).map_err(|error| trouble::of(&error))?;
+        let _ = self.table.sweep(&file.conn, self.now());
         self.open = Some(Open {
-            conn,
-            identity: Identity::at(&self.path),
+            file,
             version,
             limit,
             writes: 0,
