@@ -116,7 +116,7 @@ impl Sqlite {
     ) -> rusqlite::Result<Found> {
         let stands = self.table.get(conn, key)?;
         let stands = stands.filter(|stands| {
-            stands.until_ms > now.ms || own.iter().any(|own| *own == stands.value)
+            stands.until_ms > now.ms || own.contains(&stands.value)
         });
         let forced = table::forced(conn, key, now)?;
         Ok(Found {

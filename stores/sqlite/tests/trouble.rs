@@ -232,7 +232,8 @@ fn names_and_labels_of_any_bytes_stay_apart_in_one_file() {
         .map(|(name, _)| name.to_vec())
         .collect();
     let mut names = names.map(<[u8]>::to_vec).to_vec();
-    (listed.sort(), names.sort());
+    listed.sort();
+    names.sort();
     assert_eq!(listed, names);
     assert!(held.iter().all(|lock| lock.is_held()));
 }
