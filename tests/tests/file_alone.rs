@@ -47,13 +47,14 @@ fn main() -> ExitCode {
 fn tests() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 6] = [
+    let tests: [(&str, Test); 7] = [
         ("eight_processes_on_one_name_never_overlap", || processes(1)),
         ("eight_processes_on_many_names_never_overlap", || {
             processes(24)
         }),
         ("what_a_killed_process_held_is_free_at_its_ttl", killed),
         ("a_lock_is_released_at_the_end_of_main", ends_of_main),
+        ("a_thread_needs_no_other_for_its_locks", by_itself),
         ("nothing_is_left", nothing_is_left),
         ("a_forked_process_has_nothing", forked),
     ];
@@ -256,6 +257,38 @@ fn ends_of_main() -> Outcome {
             assert!(left.is_none(), "{how}: {left:?}");
         }
     }
+    Ok(())
+}
+
+/// How often the threads of this name gave the processor up by themselves.
+fn switches(of: &str) -> io::Result<u64> {
+    let mut count = 0;
+    for task in fs::read_dir("/proc/self/task")? {
+        let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.map(str::trim)
+        };
+        if field("Name:") == Some(of) {
+            let switches = field("voluntary_ctxt_switches:");
+            count += switches.and_then(|it| it.parse().ok()).unwrap_or(0);
+        }
+    }
+    Ok(count)
+}
+
+/// Neither the store's thread nor the driver's has anything to do with it.
+fn by_itself() -> Outcome {
+    const PAIRS: u64 = 1_000;
+    let folder = Folder::new()?;
+    let locks = connect(folder.path())?;
+    let ours = || Ok::<_, io::Error>(switches("tenure-store")? + switches("tenure-driver")?);
+    let before = ours()?;
+    for _ in 0..PAIRS {
+        assert!(locks.acquire("a")?.release()?.confirmed);
+    }
+    let woken = ours()? - before;
+    assert!(woken < PAIRS / 4, "{woken} times");
     Ok(())
 }
 
