@@ -40,6 +40,31 @@ pub use tenure_client::{
 };
 pub use tenure_client::{Pump, Room, connect_with, memory_with};
 /// Locks in a file: the crate `tenure-sqlite`, for a binding of your own.
+///
+/// ```
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let url = format!("sqlite:{}/state/locks.db?label=nightly", folder.path().display());
+/// # let url = &url;
+/// # #[cfg(feature = "blocking")] {
+/// // Each process of this machine that names the same file shares its locks.
+/// // "sqlite:state/locks.db?label=nightly", say.
+/// let locks = tenure::blocking::connect(url)?;
+/// let lock = locks.acquire("report")?;
+/// assert_eq!(locks.inspect("report")?.unwrap().label.as_deref(), Some("nightly"));
+/// lock.release()?;
+/// # }
+/// # #[cfg(feature = "tokio")]
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let locks = tenure::connect(url).await?;
+/// assert!(locks.try_acquire("report").await?.acquired().is_some());
+/// # locks.close().await; Ok::<(), tenure::Error>(()) })?;
+/// # #[cfg(feature = "smol")]
+/// # smol::block_on(async {
+/// let locks = tenure::smol::connect(url).await?;
+/// assert!(locks.try_acquire("report").await?.acquired().is_some());
+/// # locks.close().await; Ok::<(), tenure::Error>(()) })?;
+/// # Ok::<(), tenure::Error>(())
+/// ```
 #[cfg(feature = "sqlite")]
 pub use tenure_sqlite as sqlite;
 #[cfg(feature = "tokio")]

@@ -95,9 +95,9 @@ fn core(root: &Path, steps: &mut Steps, nextest: bool) -> Result<(), String> {
     steps.command("doctests", &[], "cargo test --workspace --doc")?;
     // What nothing else turns on or off.
     steps.command(
-        "facade with smol",
+        "facade with smol, threads and files",
         &[],
-        "cargo test -p tenure --features smol --doc",
+        "cargo test -p tenure --features smol,blocking,sqlite --doc",
     )?;
     steps.command(
         "facade with smol alone",
