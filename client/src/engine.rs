@@ -177,6 +177,8 @@ pub enum Job {
         fence: Option<u64>,
         /// Who asks; nobody for a single try, which does not wait.
         waiter: Option<Waiter>,
+        /// How many may wait; whoever would be one more is not put into the queue: [`Done::Full`].
+        most: Option<u32>,
     },
     /// As `Clear`, to whoever waits first: what [`PASS`](tenure_core::plan::PASS) does.
     Pass {
@@ -236,6 +238,8 @@ pub enum Done {
     },
     /// It was not written, or was only looked at: this is what the key has.
     Refused(Found),
+    /// As `Refused`, and as many wait as may.
+    Full(Found),
     /// No fence could be minted, and nothing was written.
     Unminted(FenceFault),
     /// What was to be cleared is not there any more.

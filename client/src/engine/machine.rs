@@ -164,6 +164,7 @@ impl<E: Engine> Rows<E> {
                     true => None,
                     false => self.waiter(op.id),
                 },
+                most: self.leases.max_waiters(op.id),
                 key,
             },
             OpKind::Acquire { attempt } => Job::Acquire {
@@ -341,6 +342,7 @@ impl<E: Engine> Rows<E> {
 
     /// What an answer means for the lease.
     fn judge(&mut self, op: Op, done: Done, handed_out: Tick) -> Outcome {
+        let is_full = matches!(done, Done::Full(_));
         let found = match done {
             Done::Granted { fence } => {
                 if let Some(fence) = fence {
@@ -358,7 +360,7 @@ impl<E: Engine> Rows<E> {
                 self.note_forced(op.id, &found);
                 return Outcome::Cleared { mine };
             }
-            Done::Refused(found) => found,
+            Done::Refused(found) | Done::Full(found) => found,
             // No answer to such a question: nobody knows what was done.
             Done::Inspected(_) | Done::Listed(_) | Done::Removed(_) => {
                 return Outcome::NoReply {
@@ -383,6 +385,12 @@ impl<E: Engine> Rows<E> {
             (None, _) if !matches!(op.kind, OpKind::Acquire { .. }) => return Outcome::Gone,
             (Some(value), None) => self.leases.note_holder(op.id, value),
             _ => {}
+        }
+        if is_full && own.is_none() {
+            return Outcome::Failed {
+                failure: Failure::QueueFull,
+                maybe_executed: false,
+            };
         }
         Outcome::Refused {
             own,

@@ -42,16 +42,28 @@ pub(crate) fn first(conn: &Connection, key: &[u8]) -> Result<Option<First>> {
     })
 }
 
-/// When this one came. A job that takes its time makes it later than it is, a clock that is set back earlier, and those who come after
-/// that too: the earliest counts.
-pub(crate) fn came(conn: &Connection, key: &[u8], waiter: &Waiter, now: Now) -> Result<i64> {
+/// When this one came, and whether it stands in the queue. A job that takes its time makes it later than it is, a clock that is set back
+/// earlier, and those who come after that too: the earliest counts.
+pub(crate) fn came(
+    conn: &Connection,
+    key: &[u8],
+    waiter: &Waiter,
+    now: Now,
+) -> Result<(i64, bool)> {
     let age = u64::try_from(waiter.age.as_micros()).unwrap_or(u64::MAX);
     let came = i64::try_from(now.us.saturating_sub(age)).unwrap_or(i64::MAX);
     let get = "select came_us from tenure_queue where key = ?1 and value = ?2";
     let was = one(conn, get, params![key, &*waiter.value], |row| {
         row.get::<_, i64>(0)
     })?;
-    Ok(was.map_or(came, |was| was.min(came)))
+    Ok((was.map_or(came, |was| was.min(came)), was.is_some()))
+}
+
+/// How many wait.
+pub(crate) fn count(conn: &Connection, key: &[u8]) -> Result<u32> {
+    let get = "select count(*) from tenure_queue where key = ?1";
+    let count = one(conn, get, params![key], |row| row.get(0))?;
+    Ok(count.unwrap_or(0))
 }
 
 /// Into the queue, or back to its place.

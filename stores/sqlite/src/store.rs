@@ -115,9 +115,8 @@ impl Sqlite {
         now: Now,
     ) -> rusqlite::Result<Found> {
         let stands = self.table.get(conn, key)?;
-        let stands = stands.filter(|stands| {
-            stands.until_ms > now.ms || own.contains(&stands.value)
-        });
+        let stands =
+            stands.filter(|stands| stands.until_ms > now.ms || own.contains(&stands.value));
         let forced = table::forced(conn, key, now)?;
         Ok(Found {
             forced,
@@ -213,20 +212,24 @@ impl Sqlite {
         key: &[u8],
         grant: &Grant<'_>,
         waiter: Option<&Waiter>,
+        most: Option<u32>,
     ) -> Result<Done, Trouble> {
         self.write(|conn, now| {
             let mut found = self.found(conn, key, &[], now)?;
             queue::purge(conn, key, now)?;
             let first = queue::first(conn, key)?;
             let came = match waiter {
-                Some(waiter) => Some((waiter, queue::came(conn, key, waiter, now)?)),
+                Some(waiter) => {
+                    let (came, waits) = queue::came(conn, key, waiter, now)?;
+                    Some((waiter, came, waits))
+                }
                 None => None,
             };
             let is_mine = |value: &Bytes| waiter.is_some_and(|waiter| waiter.value == *value);
             let comes_first = match &first {
                 None => true,
                 Some(first) => {
-                    is_mine(&first.value) || came.is_some_and(|(_, came)| came < first.came_us)
+                    is_mine(&first.value) || came.is_some_and(|(_, came, _)| came < first.came_us)
                 }
             };
             if match &found.value {
@@ -245,7 +248,13 @@ impl Sqlite {
                     ..self::found(Some(passed), now)
                 };
             }
-            if let Some((waiter, came)) = came {
+            if let Some((waiter, came, waits)) = came {
+                if let Some(most) = most
+                    && !waits
+                    && queue::count(conn, key)? >= most
+                {
+                    return Ok(Done::Full(found));
+                }
                 queue::join(conn, key, waiter, came, now)?;
             }
             Ok(Done::Refused(found))
@@ -281,7 +290,7 @@ impl Sqlite {
             let at = place(&found, values);
             let mine = at.is_some_and(|at| at < of_hold);
             if let Some(next) = next {
-                let came = queue::came(conn, key, next, now)?;
+                let (came, _) = queue::came(conn, key, next, now)?;
                 queue::join(conn, key, next, came, now)?;
             }
             if at.is_some() || found.value.as_ref() == Some(leaves) {
@@ -434,7 +443,11 @@ impl Engine for Sqlite {
                 lease,
                 fence,
                 waiter,
-            } => self.take(key, &grant(value, *lease, *fence), waiter.as_ref()),
+                most,
+            } => {
+                let grant = grant(value, *lease, *fence);
+                self.take(key, &grant, waiter.as_ref(), *most)
+            }
             Job::Pass {
                 key,
                 values,
