@@ -46,6 +46,7 @@
 
 mod jobs;
 mod machine;
+mod making;
 mod wall;
 
 use std::sync::Arc;

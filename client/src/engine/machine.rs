@@ -1,4 +1,4 @@
-//! The machine over an engine: operations of leases become jobs that refer to nothing here, answers become outcomes.
+//! The machine over an engine: what leases want is handed on as jobs, and answers become outcomes.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use tenure_core::mux::{LinkEvent, MuxConfig};
 use tenure_core::time::Tick;
 
 use super::jobs::{Answer, Answered, Jobs, Task, Whose};
+use super::making;
 use super::wall::Wall;
-use super::{Bytes, Done, Engine, Found, Job, Trouble, Waiter};
+use super::{Done, Engine, Found, Trouble};
 use crate::host::{Arrived, Machine, Signal, Work};
 use crate::store::End;
 
@@ -101,12 +102,13 @@ impl<E: Engine> Rows<E> {
             let Some(op) = self.leases.poll_op(now) else {
                 break;
             };
-            if let Some((job, limit)) = self.job(op) {
-                self.jobs.push(Task::Job(Whose::Lease(op), job), limit);
+            if let Some((job, limit)) = making::job(&self.leases, op) {
+                let task = Task::Job(Whose::Lease(op), job);
+                self.jobs.push(task, limit.min(self.reply_limit));
             }
         }
         while let Some(id) = self.asks.poll_step() {
-            if let Some(job) = self.question(id) {
+            if let Some(job) = making::question(&self.asks, id) {
                 let task = Task::Job(Whose::Ask(id), job);
                 self.jobs.push(task, self.reply_limit);
             }
@@ -136,112 +138,6 @@ impl<E: Engine> Rows<E> {
             (false, false) => return None,
         };
         Some(self.watch.last + every)
-    }
-
-    /// The job of an operation, and how long it may take.
-    fn job(&self, op: Op) -> Option<(Job, Duration)> {
-        let lease = self.leases.lease(op.id)?;
-        let limit = lease.reply_limit(op.kind).min(self.reply_limit);
-        let key: Bytes = self.leases.key(op.id).into();
-        let value = |attempt| Some(Bytes::from(self.leases.value(op.id, attempt)?.as_bytes()));
-        let fence = op.fenced.then(|| self.leases.floor(op.id));
-        let term = lease.terms().lease();
-        let swap = |old, new, fence| {
-            Some(Job::Swap {
-                key: key.clone(),
-                old: value(old)?,
-                new: value(new)?,
-                lease: term,
-                fence,
-            })
-        };
-        let job = match op.kind {
-            OpKind::Acquire { attempt } if op.fair => Job::Take {
-                value: value(attempt)?,
-                lease: term,
-                fence,
-                waiter: match lease.is_single_try() {
-                    true => None,
-                    false => self.waiter(op.id),
-                },
-                most: self.leases.max_waiters(op.id),
-                key,
-            },
-            OpKind::Acquire { attempt } => Job::Acquire {
-                value: value(attempt)?,
-                lease: term,
-                fence,
-                key,
-            },
-            OpKind::Adopt { attempt, old } => swap(old, attempt, fence)?,
-            OpKind::Rotate { attempt, old } => swap(old, attempt, None)?,
-            OpKind::Renew { attempt } => swap(attempt, attempt, None)?,
-            OpKind::Look { attempt } => Job::Look {
-                value: value(attempt)?,
-                key,
-            },
-            OpKind::Clear => {
-                let leftovers = lease.leftovers();
-                let values = leftovers.as_slice().iter().filter_map(|own| value(*own));
-                let (values, of_hold) = (values.collect(), leftovers.of_hold().len());
-                match op.fair && !op.cools {
-                    true => Job::Pass {
-                        values,
-                        of_hold,
-                        leaves: self.waiter(op.id)?.value,
-                        next: self
-                            .leases
-                            .next_in_turn(op.id)
-                            .and_then(|next| self.waiter(next)),
-                        key,
-                    },
-                    false => Job::Clear {
-                        values,
-                        of_hold,
-                        cooling: match op.cools {
-                            true => Some(self.cooling(op.id)?),
-                            false => None,
-                        },
-                        key,
-                    },
-                }
-            }
-        };
-        Some((job, limit))
-    }
-
-    fn cooling(&self, id: LeaseId) -> Option<(Bytes, Duration)> {
-        let value = self.leases.cooling(id)?;
-        // Over since it was asked for: the shortest time there is.
-        let rest = Duration::from_millis(self.leases.rest(id).max(1));
-        Some((value.as_bytes().into(), rest))
-    }
-
-    /// Its place in the queue of its lock.
-    fn waiter(&self, id: LeaseId) -> Option<Waiter> {
-        let entry = self.leases.entry(id)?;
-        let blank = entry.iter().position(|byte| *byte == b' ')?;
-        Some(Waiter {
-            value: entry[blank + 1..].into(),
-            lease: self.leases.lease(id)?.waiter_lease()?,
-            age: Duration::from_micros(self.leases.age_us(id)),
-        })
-    }
-
-    fn question(&self, id: AskId) -> Option<Job> {
-        Some(match self.asks.step(id)? {
-            Step::Look { keys } => Job::Inspect {
-                keys: keys.iter().map(|key| key[..].into()).collect(),
-            },
-            Step::Scan { start, .. } => Job::List {
-                start: start.into(),
-            },
-            Step::Remove { key, by, only, .. } => Job::Remove {
-                key: key.into(),
-                by: by.as_bytes().into(),
-                only: only.map(Bytes::from),
-            },
-        })
     }
 
     /// Takes in what was answered.

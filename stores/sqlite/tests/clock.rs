@@ -226,3 +226,29 @@ fn s19_who_waits_for_a_fair_lock_in_another_process_has_its_turn_within_a_look()
         assert_eq!(*order.lock().unwrap(), [1, 2, 3]);
     });
 }
+
+#[test]
+fn s19_whoever_would_be_one_too_many_is_turned_away_by_the_file() {
+    play(|place| async move {
+        let mut clients = Vec::new();
+        for _ in 0..3 {
+            clients.push(place.client().await.0);
+        }
+        let runs = clients[0].lock("a").fair().acquire().await.unwrap();
+        let waiting = Arc::new(Mutex::new(false));
+        let (locks, served) = (clients[1].clone(), Arc::clone(&waiting));
+        place.world.spawn(async move {
+            let lock = locks.lock("a").max_waiters(1).acquire().await.unwrap();
+            *served.lock().unwrap() = true;
+            lock.release().await.unwrap();
+        });
+        place.world.sleep(Duration::from_secs(1)).await;
+        let refused = clients[2].lock("a").max_waiters(1).acquire().await;
+        assert!(matches!(refused, Err(Error::QueueFull)), "{refused:?}");
+        runs.release().await.unwrap();
+        place.world.sleep(Duration::from_secs(1)).await;
+        assert!(*waiting.lock().unwrap());
+        let lock = clients[2].lock("a").max_waiters(1).acquire().await.unwrap();
+        assert!(lock.is_held());
+    });
+}
