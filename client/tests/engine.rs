@@ -20,6 +20,7 @@ struct Inner {
     shut: bool,
     opened: u32,
     trouble: Option<Trouble>,
+    panics: bool,
 }
 
 impl Store {
@@ -122,6 +123,10 @@ impl Engine for Store {
         let mut inner = self.inner();
         while inner.shut {
             inner = self.0.1.wait(inner).unwrap();
+        }
+        if std::mem::take(&mut inner.panics) {
+            drop(inner);
+            panic!("on purpose");
         }
         match inner.trouble.take() {
             Some(trouble) => {
@@ -267,5 +272,18 @@ async fn replicas_are_refused() -> Result<(), Error> {
         matches!(refused, Err(Error::Misconfigured(_))),
         "{refused:?}"
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_store_that_panics_is_opened_anew_and_what_waits_goes_on() -> Result<(), Error> {
+    let store = Store::default();
+    let locks = store.connect().await?;
+    store.inner().panics = true;
+    let lock = locks.acquire("a").await?;
+    assert_eq!(store.inner().opened, 2);
+    assert!(lock.release().await?.confirmed);
+    locks.close().await;
+    assert!(store.inner().values.is_empty());
     Ok(())
 }

@@ -15,7 +15,8 @@ use crate::parker;
 /// A lock that is held until it is released, dropped or lost.
 ///
 /// Dropping it releases: the command is written on the spot if the socket takes it, and by the driver
-/// otherwise. The drop never blocks and works while panicking. It derefs to [`Held`], the read view, which can be cloned and
+/// otherwise. The drop never blocks and works while panicking; over a store that is called, such as a file, this thread carries the
+/// release out, within the reply limit. It derefs to [`Held`], the read view, which can be cloned and
 /// handed to other threads.
 ///
 /// ```

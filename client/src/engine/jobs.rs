@@ -4,12 +4,14 @@
 //! whichever thread does them.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
 use tenure_core::ask::AskId;
+use tenure_core::error::StoreFault;
 use tenure_core::leases::Op;
 use tenure_core::time::Tick;
 
@@ -172,9 +174,9 @@ impl<E: Engine> Jobs<E> {
         let handed_out = self.now();
         let wall = (engine.wall_us(), self.now());
         let answer = match task {
-            Task::Open => Answer::Opened(engine.open(limit)),
-            Task::Watch => Answer::Watched(engine.changes()),
-            Task::Job(whose, job) => Answer::Done(whose, engine.carry_out(&job, limit)),
+            Task::Open => Answer::Opened(guarded(|| engine.open(limit))),
+            Task::Watch => Answer::Watched(guarded(|| engine.changes())),
+            Task::Job(whose, job) => Answer::Done(whose, guarded(|| engine.carry_out(&job, limit))),
         };
         let mut desk = lock(&self.desk);
         desk.answers.push_back(Answered {
@@ -251,6 +253,19 @@ impl<E> Drop for Jobs<E> {
             std::mem::forget(engine.take());
         }
     }
+}
+
+/// A panic of the engine has been printed by then. It is trouble like any other: what it was about may have been done.
+fn guarded<T>(call: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        Err(Trouble {
+            maybe_executed: true,
+            ..Trouble::new(
+                StoreFault::Io,
+                "it has panicked, which is a bug of the store",
+            )
+        })
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -89,8 +89,10 @@ impl Sqlite {
         let stop = match write(conn, self.now()) {
             Ok(done) => match end("commit") {
                 Ok(()) => return Ok(done),
-                // Whoever reads keeps it from being written: it was not.
-                Err(trouble) if trouble.fault == StoreFault::Busy => Err(trouble),
+                // Others were in the way, or there was no room: it was not written.
+                Err(trouble) if matches!(trouble.fault, StoreFault::Busy | StoreFault::Full) => {
+                    Err(trouble)
+                }
                 Err(trouble) => Err(Trouble {
                     maybe_executed: true,
                     ..trouble

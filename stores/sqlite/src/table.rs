@@ -166,10 +166,12 @@ impl Table {
 
     /// Forgets what is of no interest any more: first by reading, so that nobody waits for it.
     pub(crate) fn sweep(&self, conn: &Connection, now: Now) -> Result<()> {
-        // Once the clock is past a fence, the next one is more without it.
-        let fence = i64::try_from(now.us.saturating_sub(DAY)).unwrap_or(i64::MAX);
+        // Once the clock is past a fence, the next one is more without it; and what has ended its holder may still renew, if it is
+        // only the clock that was set.
+        let day_ago = Now::of(now.us.saturating_sub(DAY));
+        let fence = i64::try_from(day_ago.us).unwrap_or(i64::MAX);
         let swept = [
-            ("tenure_locks", "key", "until_ms <= ?1", now.ms),
+            ("tenure_locks", "key", "until_ms <= ?1", day_ago.ms),
             ("tenure_forced", "key", "until_ms <= ?1", now.ms),
             ("tenure_queue", "(key, value)", "alive_ms <= ?1", now.ms),
             ("tenure_fences", "key", "fence < ?1", fence),

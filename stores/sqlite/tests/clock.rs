@@ -252,3 +252,29 @@ fn s19_whoever_would_be_one_too_many_is_turned_away_by_the_file() {
         assert!(lock.is_held());
     });
 }
+
+#[test]
+fn what_the_dead_have_left_is_swept_out_and_the_file_does_not_grow() {
+    play(|place| async move {
+        let (locks, ..) = place.client().await;
+        for index in 0..20 {
+            let request = locks.lock(format!("name {index}")).fenced();
+            request.acquire().await.unwrap().abandon();
+        }
+        let rows = |place: &Place| {
+            let file = rusqlite::Connection::open(place.folder.path().join("locks.db")).unwrap();
+            ["tenure_locks", "tenure_fences"].map(|table| {
+                let count = format!("select count(*) from {table}");
+                file.query_row(&count, [], |row| row.get::<_, i64>(0))
+                    .unwrap()
+            })
+        };
+        // Whoever comes next within a day leaves them: a clock that was set may be the only reason.
+        place.world.sleep(HOUR).await;
+        place.client().await;
+        assert_eq!(rows(&place), [20, 20]);
+        place.world.sleep(25 * HOUR).await;
+        place.client().await;
+        assert_eq!(rows(&place), [0, 0]);
+    });
+}
