@@ -406,7 +406,10 @@ fn s19_who_would_be_one_too_many_is_turned_away_and_leaves_no_trace() {
             async move {
                 ask.begun(false);
                 match acquiring.await {
-                    Ok(lock) => Ok(drop(ask.acquired(lock))),
+                    Ok(lock) => {
+                        drop(ask.acquired(lock));
+                        Ok(())
+                    }
                     Err(error) => {
                         ask.failed(&error);
                         Err(error)
