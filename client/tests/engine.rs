@@ -287,3 +287,12 @@ async fn a_store_that_panics_is_opened_anew_and_what_waits_goes_on() -> Result<(
     assert!(store.inner().values.is_empty());
     Ok(())
 }
+
+#[tokio::test]
+async fn s11_a_file_without_its_store_says_which_feature_to_add() -> Result<(), Error> {
+    let config = Config::from_url("sqlite:locks.db")?;
+    let refused = tenure_client::connect_with(TokioBinding::new(), &config);
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("feature `sqlite`"), "{text}");
+    Ok(())
+}
