@@ -1,0 +1,279 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+
+/// Run commands under a distributed lock.
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, disable_help_subcommand = true)]
+#[command(before_help = "Example: tenure run nightly-report --wait 30s -- ./report.sh")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    Run(Box<RunArgs>),
+}
+
+/// Run a command while holding a lock, on as many machines as you like: one at a time has it.
+#[derive(Debug, clap::Args)]
+#[command(before_help = "Example: tenure run nightly-report --wait 30s -- ./report.sh")]
+#[command(override_usage = "tenure run NAME [OPTIONS] [--] COMMAND [ARGS]...")]
+#[command(
+    after_help = "Exit status: the command's own; 75 held by somebody else, 76 lost while running, 69 no store,
+77 refused by it, 64 usage, 126/127 command cannot run/not found. DURATION: 30, 1.5s, 10m, 2h, 1d."
+)]
+pub(crate) struct RunArgs {
+    /// Name of the lock: any bytes, 1 to 1,024
+    pub(crate) name: OsString,
+
+    /// Command to run, and its arguments; no shell is involved
+    #[arg(required = true, trailing_var_arg = true, value_names = ["COMMAND", "ARGS"])]
+    pub(crate) command: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// How long to wait for the lock, or `forever`; -n: not at all
+    #[arg(short, long, value_name = "DURATION", default_value = "0", value_parser = parse_wait)]
+    pub(crate) wait: Patience,
+
+    /// As --wait 0, which is the default
+    #[arg(short = 'n', hide = true, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+
+    /// How long the name stays taken when this machine dies
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    pub(crate) lease: Duration,
+
+    /// First come, first served
+    #[arg(long)]
+    pub(crate) fair: bool,
+
+    /// Give up if that many wait already (implies --fair)
+    #[arg(long, value_name = "N")]
+    pub(crate) max_waiters: Option<u32>,
+
+    /// With a fencing token, TENURE_FENCE in the environment
+    #[arg(long)]
+    pub(crate) fenced: bool,
+
+    /// Keep the name taken so long from the start on
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) at_least: Option<Duration>,
+
+    /// What the command gets when the lock is lost
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) on_lost: OnLost,
+
+    /// Time from TERM to KILL
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    pub(crate) grace: Duration,
+
+    /// When the command ends, end what it left in the background
+    #[arg(long)]
+    pub(crate) end_group: bool,
+
+    /// Leave the command in our own process group
+    #[arg(long)]
+    pub(crate) foreground: bool,
+
+    /// Exit status when somebody else has it
+    #[arg(short = 'E', long, value_name = "STATUS", default_value_t = crate::exit::REFUSED)]
+    pub(crate) conflict_exit_code: u8,
+
+    /// Exit status when it is lost
+    #[arg(long, value_name = "STATUS", default_value_t = crate::exit::LOST)]
+    pub(crate) lost_exit_code: u8,
+
+    /// What others see as the holder, before host:pid
+    #[arg(long)]
+    pub(crate) label: Option<String>,
+
+    /// Warn, even if --quiet, of a holder older than that
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) stale_after: Option<Duration>,
+
+    /// Append what happens to FILE, as JSON lines
+    #[arg(long, value_name = "FILE", conflicts_with = "events_fd")]
+    pub(crate) events: Option<PathBuf>,
+
+    /// The same, to an open file descriptor
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) events_fd: Option<i32>,
+
+    /// Let the command know the store, as TENURE_STORE
+    #[arg(long)]
+    pub(crate) pass_store: bool,
+
+    /// Say nothing
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+
+    /// Say more
+    #[arg(short, long, action = ArgAction::SetTrue)]
+    pub(crate) verbose: bool,
+}
+
+/// Where the locks are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StoreArgs {
+    /// URL of the store; better TENURE_STORE, which `ps` does not show
+    #[arg(long, value_name = "URL", env = "TENURE_STORE", hide_env_values = true)]
+    pub(crate) store: Option<String>,
+
+    /// File with the URL of the store
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "TENURE_STORE_FILE",
+        hide_env_values = true
+    )]
+    pub(crate) store_file: Option<PathBuf>,
+}
+
+/// How long to wait for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// One try.
+    None,
+    For(Duration),
+    Forever,
+}
+
+/// What becomes of a command whose lock is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// TERM, then KILL while the name is still ours
+    #[default]
+    Term,
+    /// KILL at once
+    Kill,
+    /// Nothing: it runs on
+    Ignore,
+}
+
+impl RunArgs {
+    pub(crate) fn patience(&self) -> Patience {
+        match self.no_wait {
+            true => Patience::None,
+            false => self.wait,
+        }
+    }
+}
+
+fn parse_wait(text: &str) -> Result<Patience, String> {
+    if text == "forever" {
+        return Ok(Patience::Forever);
+    }
+    let limit = parse_duration(text).map_err(|error| format!("{error}, or `forever`"))?;
+    Ok(match limit.is_zero() {
+        true => Patience::None,
+        false => Patience::For(limit),
+    })
+}
+
+/// A number with a unit; a bare one is seconds, as with flock and timeout.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    const ALLOWED: &str = "a number of seconds is allowed, or one with ms, s, m, h or d";
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+    let unit = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3_600.0,
+        "d" => 86_400.0,
+        _ => return Err(ALLOWED.to_owned()),
+    };
+    let number: f64 = number.parse().map_err(|_| ALLOWED.to_owned())?;
+    Duration::try_from_secs_f64(number * unit).map_err(|_| "that is too long".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn parse(words: &[&str]) -> Result<RunArgs, clap::Error> {
+        let words = ["tenure", "run"].iter().chain(words);
+        Args::try_parse_from(words).map(|args| match args.verb {
+            Verb::Run(args) => *args,
+        })
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_bare_number_is_seconds() {
+        for (text, ms) in [
+            ("30", 30_000),
+            ("1.5", 1_500),
+            ("250ms", 250),
+            ("2s", 2_000),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("1d", 86_400_000),
+            ("0", 0),
+        ] {
+            assert_eq!(
+                parse_duration(text),
+                Ok(Duration::from_millis(ms)),
+                "{text}"
+            );
+        }
+        for text in [
+            "", "s", "-1", "1w", "1 s", "1.2.3", "forever", "1e400d", ".",
+        ] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_wait("forever"), Ok(Patience::Forever));
+        assert_eq!(parse_wait("0"), Ok(Patience::None));
+    }
+
+    #[test]
+    fn options_stop_at_the_first_word_after_the_name() {
+        let args = parse(&["job", "-w", "5", "grep", "-n", "--wait", "x"]).unwrap();
+        assert_eq!(args.command, ["grep", "-n", "--wait", "x"]);
+        assert_eq!(args.patience(), Patience::For(Duration::from_secs(5)));
+        let args = parse(&["job", "-n", "--", "--odd", "--"]).unwrap();
+        assert_eq!(args.command, ["--odd", "--"]);
+        assert_eq!(args.patience(), Patience::None);
+        let args = parse(&["-E", "0", "--fair", "job", "true"]).unwrap();
+        assert_eq!((args.conflict_exit_code, args.fair), (0, true));
+    }
+
+    #[test]
+    fn an_exit_code_is_a_byte() {
+        for code in ["256", "600", "-1", "x"] {
+            assert!(parse(&["job", "-E", code, "true"]).is_err(), "{code}");
+            let lost = ["job", "--lost-exit-code", code, "true"];
+            assert!(parse(&lost).is_err(), "{code}");
+        }
+    }
+
+    /// Over the whole tree: a value of the environment in a help text is how tokens leak.
+    #[test]
+    fn no_help_shows_a_value_of_the_environment() {
+        fn walk(command: &clap::Command) {
+            for arg in command.get_arguments() {
+                assert!(
+                    arg.get_env().is_none() || arg.is_hide_env_values_set(),
+                    "{}: {}",
+                    command.get_name(),
+                    arg.get_id()
+                );
+            }
+            command.get_subcommands().for_each(walk);
+        }
+        walk(&Args::command());
+    }
+}

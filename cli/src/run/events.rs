@@ -1,0 +1,97 @@
+//! What programs are told: a JSON object a line, to a file or a descriptor.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::SystemTime;
+
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+use super::{FLUSH_LIMIT, Verdict, signals};
+use crate::args::RunArgs;
+use crate::exit::{Ending, Failure, NO_EVENTS};
+use crate::output::{Date, Lines, Object};
+
+/// Fields are added in later versions, never renamed. The first is `acquired` or `refused`, the last is `exit`.
+pub(super) struct Events {
+    name: String,
+    lines: Option<Lines>,
+}
+
+impl Events {
+    pub(super) fn open(args: &RunArgs) -> Result<Events, Failure> {
+        let file = match (&args.events, args.events_fd) {
+            (Some(path), _) => Some(OpenOptions::new().append(true).create(true).open(path)),
+            (None, Some(number)) => Some(inherited(number)),
+            (None, None) => None,
+        };
+        let lines = file.map(|file| file.and_then(Lines::start));
+        Ok(Events {
+            name: String::from_utf8_lossy(args.name.as_bytes()).into_owned(),
+            lines: lines.transpose().map_err(|error| not_written(&error))?,
+        })
+    }
+
+    pub(super) fn tell(&self, event: &str, fields: impl FnOnce(Object) -> Object) {
+        let Some(lines) = &self.lines else {
+            return;
+        };
+        let object = Object::new()
+            .text("event", event)
+            .text("at", &format!("{:#}", Date(SystemTime::now())))
+            .text("name", &self.name);
+        lines.line(fields(object).finish());
+    }
+
+    /// What was told is written, or somebody is slow to read it.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        match self.flush() {
+            Err(error) if error.kind() != io::ErrorKind::TimedOut => Err(not_written(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn flush(&self) -> io::Result<()> {
+        self.lines
+            .as_ref()
+            .map_or(Ok(()), |lines| lines.flush(FLUSH_LIMIT))
+    }
+
+    pub(super) fn exit(&self, verdict: &Verdict) {
+        self.tell("exit", |object| {
+            let object = object
+                .number("status", verdict.ending.status())
+                .text("reason", verdict.reason);
+            match verdict.ending {
+                Ending::Status(_) => object,
+                Ending::Signal(signal) => object.text("signal", &signals::name(signal)),
+            }
+        });
+    }
+}
+
+/// A descriptor that we were started with. The command is not: who reads the events waits for the end of all who might write.
+fn inherited(number: i32) -> io::Result<File> {
+    let me = pidfd_open(getpid(), PidfdFlags::empty());
+    let copy = me.and_then(|me| pidfd_getfd(me, number, PidfdGetfdFlags::empty()));
+    let file = match copy {
+        Ok(copy) => File::from(copy),
+        Err(rustix::io::Errno::BADF) => return Err(rustix::io::Errno::BADF.into()),
+        // Some sandboxes forbid that, and this does not do for sockets.
+        Err(_) => OpenOptions::new()
+            .append(true)
+            .open(format!("/dev/fd/{number}"))?,
+    };
+    if number > 2 {
+        nix::unistd::close(number)?;
+    }
+    Ok(file)
+}
+
+fn not_written(error: &io::Error) -> Failure {
+    Failure::new(
+        NO_EVENTS,
+        "no-events",
+        format!("the events cannot be written: {error}"),
+    )
+}

@@ -1,0 +1,127 @@
+//! Somebody else has the lock.
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::{Duration, SystemTime};
+
+use tenure::blocking::Locks;
+use tenure::{Holder, Inspection};
+
+use super::events::Events;
+use super::messages::Messages;
+use super::{Patience, Verdict};
+use crate::args::RunArgs;
+use crate::exit::Ending;
+use crate::output::{Date, roughly};
+
+/// Who has it, as far as it is known.
+pub(super) struct Who {
+    pub(super) label: Option<Box<str>>,
+    since: Option<SystemTime>,
+    left: Option<Duration>,
+    cooling: bool,
+}
+
+/// Says who has it, and since when.
+pub(super) fn refuse(
+    args: &RunArgs,
+    locks: &Locks,
+    holder: &Holder,
+    messages: &Messages,
+    events: &Events,
+) -> Verdict {
+    // It may be free again by now; then there is only what the refusal said.
+    let found = locks.inspect(args.name.as_bytes()).ok().flatten();
+    let who = found.map_or_else(|| holder.into(), |found| Who::from(&found));
+    let held_for = who.since.and_then(|since| since.elapsed().ok());
+    let held_for = held_for.unwrap_or_default();
+    let stale = args.stale_after.is_some_and(|limit| held_for > limit);
+    let name = args.name.as_bytes().escape_ascii();
+    let next = match args.patience() {
+        Patience::None => "; --wait 30s waits for it",
+        _ => "; given up waiting",
+    };
+    let text = format!("`{name}` {who}{next}");
+    if stale {
+        messages.warn(&format!("warning: held for {}: {text}", roughly(held_for)));
+    } else if args.conflict_exit_code != 0 {
+        messages.say(&text);
+    }
+    events.tell("refused", |object| {
+        let object = match &who.label {
+            Some(label) => object.text("holder", label),
+            None => object,
+        };
+        let object = match who.since {
+            Some(since) => object.text("since", &format!("{:#}", Date(since))),
+            None => object,
+        };
+        let object = match who.left.map(|left| u64::try_from(left.as_millis())) {
+            Some(Ok(ms)) => object.number("lease_left_ms", ms),
+            _ => object,
+        };
+        match stale {
+            true => object.flag("stale", true),
+            false => object,
+        }
+    });
+    verdict(args)
+}
+
+/// This process runs under the lock that it asks for.
+pub(super) fn nested(args: &RunArgs, messages: &Messages, events: &Events) -> Verdict {
+    let name = args.name.as_bytes().escape_ascii();
+    if args.conflict_exit_code != 0 {
+        messages.say(&format!("this process already runs under `{name}`"));
+    }
+    events.tell("refused", |object| object.flag("nested", true));
+    verdict(args)
+}
+
+fn verdict(args: &RunArgs) -> Verdict {
+    Verdict {
+        ending: Ending::Status(args.conflict_exit_code),
+        reason: "refused",
+    }
+}
+
+impl From<&Inspection> for Who {
+    fn from(found: &Inspection) -> Who {
+        Who {
+            label: found.label.clone(),
+            since: found.since,
+            left: found.remaining,
+            cooling: found.cooling,
+        }
+    }
+}
+
+impl From<&Holder> for Who {
+    fn from(holder: &Holder) -> Who {
+        Who {
+            label: holder.label.clone(),
+            since: None,
+            left: holder.remaining,
+            cooling: holder.cooling,
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let label = self.label.as_deref().unwrap_or("somebody unknown");
+        match self.cooling {
+            true => write!(f, "ran last for {label}")?,
+            false => write!(f, "is held by {label}")?,
+        }
+        if let Some(since) = self.since {
+            let ago = roughly(since.elapsed().unwrap_or_default());
+            write!(f, " since {} ({ago} ago)", Date(since))?;
+        }
+        match self.left.map(roughly) {
+            Some(left) if self.cooling => write!(f, ", and is free in {left}"),
+            Some(left) => write!(f, ", {left} of its lease left"),
+            None => Ok(()),
+        }
+    }
+}
