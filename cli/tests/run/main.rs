@@ -1,0 +1,10 @@
+//! `tenure run`, as a shell sees it: the built program over real stores.
+
+mod events;
+mod guard;
+mod harness;
+mod init;
+mod loss;
+mod signals;
+mod statuses;
+mod terminal;
