@@ -4,11 +4,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 
 /// Run commands under a distributed lock.
 #[derive(Debug, Parser)]
-#[command(name = "tenure", version, disable_help_subcommand = true)]
+#[command(
+    name = "tenure",
+    version,
+    disable_help_subcommand = true,
+    max_term_width = 80
+)]
 #[command(before_help = "Example: tenure run nightly-report --wait 30s -- ./report.sh")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -20,26 +25,27 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
 }
 
-/// Run a command while holding a lock, on as many machines as you like: one at a time has it.
+/// Run a command while holding a lock: one at a time, on all machines
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Example: tenure run nightly-report --wait 30s -- ./report.sh")]
+#[command(max_term_width = 80)]
 #[command(override_usage = "tenure run NAME [OPTIONS] [--] COMMAND [ARGS]...")]
 #[command(
-    after_help = "Exit status: the command's own; 75 held by somebody else, 76 lost while running, 69 no store,
-77 refused by it, 64 usage, 126/127 command cannot run/not found. DURATION: 30, 1.5s, 10m, 2h, 1d."
+    after_help = "Exit status: the command's own; 75 held by somebody else, 76 lost meanwhile,
+69 no store, 77 refused by it, 64 usage. A DURATION is 30, 1.5s, 10m or 2h."
 )]
 pub(crate) struct RunArgs {
-    /// Name of the lock: any bytes, 1 to 1,024
+    /// Of the lock: any bytes, 1 to 1,024
     pub(crate) name: OsString,
 
-    /// Command to run, and its arguments; no shell is involved
+    /// What to run; no shell is involved
     #[arg(required = true, trailing_var_arg = true, value_names = ["COMMAND", "ARGS"])]
     pub(crate) command: Vec<OsString>,
 
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// How long to wait for the lock, or `forever`; -n: not at all
+    /// How long to wait, or `forever`
     #[arg(short, long, value_name = "DURATION", default_value = "0", value_parser = parse_wait)]
     pub(crate) wait: Patience,
 
@@ -47,7 +53,7 @@ pub(crate) struct RunArgs {
     #[arg(short = 'n', hide = true, conflicts_with = "wait")]
     pub(crate) no_wait: bool,
 
-    /// How long the name stays taken when this machine dies
+    /// How long it stays taken if we die
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub(crate) lease: Duration,
 
@@ -56,59 +62,65 @@ pub(crate) struct RunArgs {
     pub(crate) fair: bool,
 
     /// Give up if that many wait already (implies --fair)
-    #[arg(long, value_name = "N")]
+    #[arg(hide_short_help = true, long, value_name = "N")]
     pub(crate) max_waiters: Option<u32>,
 
-    /// With a fencing token, TENURE_FENCE in the environment
+    /// With a fencing token, in TENURE_FENCE
     #[arg(long)]
     pub(crate) fenced: bool,
 
     /// Keep the name taken so long from the start on
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(hide_short_help = true, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) at_least: Option<Duration>,
 
-    /// What the command gets when the lock is lost
-    #[arg(long, value_enum, default_value_t)]
+    /// If lost: term, kill or ignore
+    #[arg(
+        long,
+        value_enum,
+        default_value_t,
+        value_name = "HOW",
+        hide_possible_values = true
+    )]
     pub(crate) on_lost: OnLost,
 
     /// Time from TERM to KILL
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    #[arg(hide_short_help = true, long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
     pub(crate) grace: Duration,
 
-    /// When the command ends, end what it left in the background
-    #[arg(long)]
+    /// End what the command left in the background
+    #[arg(hide_short_help = true, long)]
     pub(crate) end_group: bool,
 
     /// Leave the command in our own process group
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) foreground: bool,
 
-    /// Exit status when somebody else has it
-    #[arg(short = 'E', long, value_name = "STATUS", default_value_t = crate::exit::REFUSED)]
+    /// Exit status if it is taken
+    #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::REFUSED)]
     pub(crate) conflict_exit_code: u8,
 
     /// Exit status when it is lost
-    #[arg(long, value_name = "STATUS", default_value_t = crate::exit::LOST)]
+    #[arg(hide_short_help = true, long, value_name = "STATUS", default_value_t = crate::exit::LOST)]
     pub(crate) lost_exit_code: u8,
 
     /// What others see as the holder, before host:pid
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) label: Option<String>,
 
     /// Warn, even if --quiet, of a holder older than that
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    #[arg(hide_short_help = true, long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) stale_after: Option<Duration>,
 
-    /// Append what happens to FILE, as JSON lines
+    /// Append what happens, as JSON lines
     #[arg(long, value_name = "FILE", conflicts_with = "events_fd")]
     pub(crate) events: Option<PathBuf>,
 
     /// The same, to an open file descriptor
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(hide_short_help = true, long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) events_fd: Option<i32>,
 
     /// Let the command know the store, as TENURE_STORE
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) pass_store: bool,
 
     /// Say nothing
@@ -116,19 +128,26 @@ pub(crate) struct RunArgs {
     pub(crate) quiet: bool,
 
     /// Say more
-    #[arg(short, long, action = ArgAction::SetTrue)]
+    #[arg(hide_short_help = true, short, long)]
     pub(crate) verbose: bool,
 }
 
 /// Where the locks are.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// URL of the store; better TENURE_STORE, which `ps` does not show
-    #[arg(long, value_name = "URL", env = "TENURE_STORE", hide_env_values = true)]
+    /// The store; `ps` shows it, but not TENURE_STORE
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TENURE_STORE",
+        hide_env = true,
+        hide_env_values = true
+    )]
     pub(crate) store: Option<String>,
 
     /// File with the URL of the store
     #[arg(
+        hide_short_help = true,
         long,
         value_name = "FILE",
         env = "TENURE_STORE_FILE",

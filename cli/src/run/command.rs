@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, waitpid};
+use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, wait, waitpid};
 use tenure::blocking::Lock;
 
 use super::nested::{self, Held};
@@ -60,10 +60,13 @@ pub(super) fn spawn(
 
 /// Takes note of what has changed: of the command, or as the first process of a container of everybody that it has inherited.
 pub(super) fn next_change(command: Pid) -> Option<Change> {
-    let whom = (!getpid().is_init()).then_some(command);
     let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
     loop {
-        match waitpid(whom, options) {
+        let change = match getpid().is_init() {
+            true => wait(options),
+            false => waitpid(Some(command), options),
+        };
+        match change {
             Ok(Some((process, status))) => {
                 if let Some(change) = Change::of(process, status) {
                     return Some(change);

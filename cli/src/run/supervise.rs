@@ -41,6 +41,8 @@ struct Running<'a> {
     terminal: &'a mut Option<Terminal>,
     command: Pid,
     group: Group,
+    /// Signals that the group had from us.
+    passed_on: Vec<i32>,
     /// How the command itself ended.
     ended: Option<Ending>,
     lost: bool,
@@ -118,6 +120,7 @@ impl Supervisor<'_> {
             terminal,
             command,
             group: own_group.map_or(Group::Process(command), Group::Whole),
+            passed_on: Vec::new(),
             ended: None,
             lost: false,
             frozen: false,
@@ -253,7 +256,12 @@ impl Running<'_> {
             match change {
                 Change::Ended(process, ending) if process == self.command => {
                     self.ended = Some(ending);
-                    if self.of.args.end_group {
+                    // Whoever ends of what we passed on ends with all of its group: some of that may not have minded.
+                    let by_us = match ending {
+                        Ending::Signal(signal) => self.passed_on.contains(&signal),
+                        Ending::Status(_) => false,
+                    };
+                    if self.of.args.end_group || by_us || self.kill_at.is_some() {
                         self.end(self.of.args.grace);
                     }
                 }
@@ -269,9 +277,9 @@ impl Running<'_> {
     /// TERM for all, and KILL for whoever is left in the end.
     fn end(&mut self, within: Duration) {
         let at = Instant::now() + within;
-        let is_new = self.kill_at.is_none();
         self.kill_at = Some(self.kill_at.map_or(at, |earlier| earlier.min(at)));
-        if is_new && !within.is_zero() {
+        if !within.is_zero() && !self.passed_on.contains(&SIGTERM) {
+            self.passed_on.push(SIGTERM);
             self.signal(Signal::TERM);
             // Whoever is stopped could not mind it.
             self.signal(Signal::CONT);
@@ -310,6 +318,7 @@ impl Running<'_> {
         let had = self.of.args.foreground && matches!(signal, SIGINT | SIGQUIT);
         let had = had && self.terminal.as_ref().is_some_and(Terminal::is_ours);
         if !had && let Some(named) = Signal::from_named_raw(signal) {
+            self.passed_on.push(signal);
             self.signal(named);
         }
         self.of

@@ -8,8 +8,8 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tenure_tests::process::Folder;
 pub(crate) use tenure_tests::eventually;
+use tenure_tests::process::Folder;
 use tenure_tests::{Server, ServerKind, key_of};
 
 /// Nothing that a test waits for takes this long, unless it never comes.
@@ -187,7 +187,7 @@ impl Run {
         let status = self.wait();
         let session = self.session;
         let gone = eventually(Duration::from_millis(500), || processes(session).is_empty());
-        assert!(gone, "left behind: {:?}", processes(session));
+        assert!(gone, "{status}, left behind: {:?}", processes(session));
         status
     }
 
