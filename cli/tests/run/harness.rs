@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process};
 pub(crate) use tenure_tests::eventually;
 use tenure_tests::process::Folder;
 use tenure_tests::{Server, ServerKind, key_of};
@@ -99,7 +99,7 @@ pub(crate) struct Tenure {
 
 /// One that was. It leads a session, in which all of its processes are found.
 pub(crate) struct Run {
-    child: Option<Child>,
+    child: Child,
     session: u32,
 }
 
@@ -169,7 +169,7 @@ impl Run {
             .unwrap();
         Run {
             session: child.id(),
-            child: Some(child),
+            child,
         }
     }
 
@@ -198,10 +198,9 @@ impl Run {
 
     /// Waits for its end alone.
     pub(crate) fn wait(&mut self) -> ExitStatus {
-        let child = self.child.as_mut().unwrap();
         let until = Instant::now() + LONG;
         loop {
-            if let Some(status) = child.try_wait().unwrap() {
+            if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
             if Instant::now() > until {
@@ -218,18 +217,18 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        let Some(child) = &mut self.child else { return };
-        // Its guard ends the rest; but if that is what does not work, so does this.
-        for (pid, group, _) in session(self.session) {
-            for id in [pid, group] {
-                if let Some(id) = Pid::from_raw(id) {
-                    let _ = kill_process_group(id, Signal::KILL);
-                    let _ = kill_process(id, Signal::KILL);
-                }
-            }
+        kill_session(self.session);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Its guard ends a run; but if that is what does not work, so does this.
+pub(crate) fn kill_session(id: u32) {
+    for (pid, ..) in session(id) {
+        if let Some(pid) = Pid::from_raw(pid) {
+            let _ = kill_process(pid, Signal::KILL);
         }
-        let _ = child.kill();
-        let _ = child.wait();
     }
 }
 
