@@ -78,18 +78,18 @@ fn core(root: &Path, steps: &mut Steps, nextest: bool) -> Result<(), String> {
         steps.command(
             "unit and property tests",
             &[],
-            "cargo nextest run --config-file tests/nextest.toml --workspace -E 'not (package(/^tenure-(tests|conformance|event-loops)$/) and kind(test))'",
+            "cargo nextest run --config-file tests/nextest.toml --workspace -E 'not (package(/^tenure-(tests|conformance|event-loops|cli)$/) and kind(test))'",
         )?;
     } else {
         steps.command(
             "unit and property tests",
             &[],
-            "cargo test --workspace --exclude tenure-tests --exclude tenure-conformance --exclude tenure-event-loops --lib --bins --tests",
+            "cargo test --workspace --exclude tenure-tests --exclude tenure-conformance --exclude tenure-event-loops --exclude tenure-cli --lib --bins --tests",
         )?;
         steps.command(
             "unit tests beside real servers",
             &[],
-            "cargo test -p tenure-tests -p tenure-conformance -p tenure-event-loops --lib --bins",
+            "cargo test -p tenure-tests -p tenure-conformance -p tenure-event-loops -p tenure-cli --lib --bins",
         )?;
     }
     steps.command("doctests", &[], "cargo test --workspace --doc")?;
@@ -174,9 +174,9 @@ fn redis(steps: &mut Steps, nextest: bool, without: &BTreeSet<ServerKind>) -> Re
         variables,
         match nextest {
             true => {
-                "cargo nextest run --config-file tests/nextest.toml -p tenure-tests -p tenure-event-loops -E 'kind(test)'"
+                "cargo nextest run --config-file tests/nextest.toml -p tenure-tests -p tenure-event-loops -p tenure-cli -E 'kind(test)'"
             }
-            false => "cargo test -p tenure-tests -p tenure-event-loops --tests",
+            false => "cargo test -p tenure-tests -p tenure-event-loops -p tenure-cli --tests",
         },
     )?;
     steps.command(

@@ -44,6 +44,10 @@ pub(super) fn spawn(
         // That of somebody else.
         None => command.env_remove("TENURE_FENCE"),
     };
+    match lock.token() {
+        Some(token) => command.env("TENURE_TOKEN", token.as_str()),
+        None => command.env_remove("TENURE_TOKEN"),
+    };
     match args.pass_store {
         true => command.env("TENURE_STORE", store.url()),
         false => command.env_remove("TENURE_STORE"),
