@@ -136,6 +136,8 @@ pub(crate) struct RunArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArgs {
     /// The store; `ps` shows it, but not TENURE_STORE
+    ///
+    /// Else TENURE_STORE, else the content of the file TENURE_STORE_FILE.
     #[arg(
         long,
         value_name = "URL",
@@ -144,16 +146,6 @@ pub(crate) struct StoreArgs {
         hide_env_values = true
     )]
     pub(crate) store: Option<String>,
-
-    /// File with the URL of the store
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "FILE",
-        env = "TENURE_STORE_FILE",
-        hide_env_values = true
-    )]
-    pub(crate) store_file: Option<PathBuf>,
 }
 
 /// How long to wait for the lock.

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, getpid, set_dumpable_behavior, setrlimit,
-};
+use rustix::process::{Resource, Rlimit, getpid, setrlimit};
 use signal_hook::consts::SIGKILL;
 use signal_hook::low_level::emulate_default_handler;
 use tenure::{Error, Reason};
@@ -78,7 +76,8 @@ fn die_of(signal: i32) {
         maximum: Some(0),
     };
     let _ = setrlimit(Resource::Core, none);
-    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
     let _ = emulate_default_handler(signal);
 }
 

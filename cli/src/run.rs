@@ -76,6 +76,12 @@ pub(crate) fn run(args: &RunArgs) -> Ending {
 }
 
 fn under_lock(args: &RunArgs, messages: &Messages, events: &Events) -> Result<Verdict, Failure> {
+    if args.max_waiters.is_some() {
+        // Better than a queue without the limit that was asked for.
+        return Err(Failure::usage(
+            "--max-waiters: no store of this version can do that yet",
+        ));
+    }
     let (sender, inbox) = channel();
     signals::watch(sender.clone()).map_err(|error| no_process(&error))?;
     let store = Store::find(&args.store)?;
@@ -120,7 +126,7 @@ fn options(args: &RunArgs) -> LockOptions {
         Patience::For(limit) => options.wait(limit),
         Patience::Forever => options.wait(Wait::Forever),
     };
-    if args.fair || args.max_waiters.is_some() {
+    if args.fair {
         options = options.fair();
     }
     if args.fenced {

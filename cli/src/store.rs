@@ -1,5 +1,6 @@
 //! Which store, and how it is opened.
 
+use std::env;
 use std::fs;
 use std::process;
 
@@ -20,11 +21,14 @@ pub(crate) struct Store {
 impl Store {
     /// The store of the command line, else of the environment, else of a file.
     pub(crate) fn find(args: &StoreArgs) -> Result<Store, Failure> {
-        let url = match (&args.store, &args.store_file) {
-            (Some(url), _) => url.clone(),
+        let given = args.store.clone().filter(|url| !url.is_empty());
+        let file = env::var_os("TENURE_STORE_FILE").filter(|path| !path.is_empty());
+        let url = match (given, file) {
+            (Some(url), _) => url,
             (None, Some(path)) => {
-                let text = fs::read_to_string(path).map_err(|error| {
-                    Failure::usage(format!("no store in {}: {error}", path.display()))
+                let text = fs::read_to_string(&path).map_err(|error| {
+                    let path = path.to_string_lossy();
+                    Failure::usage(format!("no store in {path}: {error}"))
                 })?;
                 text.trim().to_owned()
             }
@@ -80,7 +84,6 @@ mod tests {
     fn store(url: &str) -> Store {
         let args = StoreArgs {
             store: Some(url.to_owned()),
-            store_file: None,
         };
         Store::find(&args).map_err(|error| error.text).unwrap()
     }
@@ -109,7 +112,6 @@ mod tests {
         ] {
             let args = StoreArgs {
                 store: Some(url.to_owned()),
-                store_file: None,
             };
             let error = Store::find(&args).err().expect(url);
             assert_eq!(error.status, crate::exit::USAGE, "{url}");

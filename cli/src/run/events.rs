@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::SystemTime;
 
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use rustix::io::Errno;
 
 use super::{FLUSH_LIMIT, Verdict, signals};
 use crate::args::RunArgs;
@@ -72,12 +72,10 @@ impl Events {
 
 /// A descriptor that we were started with. The command is not: who reads the events waits for the end of all who might write.
 fn inherited(number: i32) -> io::Result<File> {
-    let me = pidfd_open(getpid(), PidfdFlags::empty());
-    let copy = me.and_then(|me| pidfd_getfd(me, number, PidfdGetfdFlags::empty()));
-    let file = match copy {
-        Ok(copy) => File::from(copy),
-        Err(rustix::io::Errno::BADF) => return Err(rustix::io::Errno::BADF.into()),
-        // Some sandboxes forbid that, and this does not do for sockets.
+    let file = match copy(number) {
+        Ok(copy) => copy,
+        Err(Errno::BADF) => return Err(Errno::BADF.into()),
+        // Where that is missing or forbidden, as in some sandboxes. It does not do for sockets.
         Err(_) => OpenOptions::new()
             .append(true)
             .open(format!("/dev/fd/{number}"))?,
@@ -86,6 +84,19 @@ fn inherited(number: i32) -> io::Result<File> {
         nix::unistd::close(number)?;
     }
     Ok(file)
+}
+
+#[cfg(target_os = "linux")]
+fn copy(number: i32) -> Result<File, Errno> {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+    let me = pidfd_open(getpid(), PidfdFlags::empty())?;
+    pidfd_getfd(me, number, PidfdGetfdFlags::empty()).map(File::from)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn copy(_: i32) -> Result<File, Errno> {
+    Err(Errno::NOSYS)
 }
 
 fn not_written(error: &io::Error) -> Failure {

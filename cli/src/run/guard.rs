@@ -14,10 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use rustix::process::{
-    Pid, PidfdFlags, Signal, kill_current_process_group, kill_process, pidfd_open,
-    pidfd_send_signal,
-};
+use rustix::process::{Pid, Signal, kill_current_process_group, kill_process};
 
 const NAME: &str = "tenure-guard";
 const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -106,13 +103,43 @@ fn guard() {
     let mut word = String::new();
     let _ = io::stdin().read_line(&mut word);
     let process = word.trim().parse().ok().and_then(Pid::from_raw);
-    // By a descriptor, since by then the number may be another's.
-    let process = process.and_then(|process| pidfd_open(process, PidfdFlags::empty()).ok());
+    let process = process.map(Watched::new);
     let _ = io::stdin().read_to_end(&mut Vec::new());
     if let Some(process) = process {
-        let _ = pidfd_send_signal(process, Signal::KILL);
+        process.kill();
     }
     let _ = kill_current_process_group(Signal::KILL);
+}
+
+/// A process outside the group. By a descriptor where there are some, since its number may be another's when it has ended.
+#[cfg(target_os = "linux")]
+struct Watched(Option<std::os::fd::OwnedFd>);
+
+#[cfg(not(target_os = "linux"))]
+struct Watched(Pid);
+
+#[cfg(target_os = "linux")]
+impl Watched {
+    fn new(process: Pid) -> Watched {
+        Watched(rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).ok())
+    }
+
+    fn kill(self) {
+        if let Some(process) = self.0 {
+            let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Watched {
+    fn new(process: Pid) -> Watched {
+        Watched(process)
+    }
+
+    fn kill(self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
 }
 
 /// Whoever reads what the command writes waits for the end of all who might: not for us.

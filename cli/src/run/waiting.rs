@@ -6,11 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGTSTP};
+use signal_hook::low_level::emulate_default_handler;
 use tenure::blocking::{Attempt, Lock, Locks, Request};
 use tenure::{Error, Holder};
 
 use super::messages::Messages;
 use super::refusal::Who;
+use super::terminal::somebody_resumes_us;
 use super::{Event, no_process, tell_closed};
 use crate::args::{Patience, RunArgs};
 use crate::exit::Failure;
@@ -77,8 +79,10 @@ pub(super) fn wait(
             }
             Ok(Event::Signal(SIGCHLD | SIGCONT)) => {}
             Ok(Event::Signal(SIGTSTP)) => {
-                // As if it had no handler: while stopped we wait no longer than the store lets us.
-                let _ = signal_hook::low_level::emulate_default_handler(SIGTSTP);
+                // As if it had no handler.
+                if somebody_resumes_us() {
+                    let _ = emulate_default_handler(SIGTSTP);
+                }
             }
             Ok(Event::Signal(signal)) => {
                 withdraw(locks, sender, inbox);

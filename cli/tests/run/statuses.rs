@@ -136,6 +136,7 @@ on_every_store! {
         assert!(has("TENURE_NAME=a") && has("TENURE_LEASE_MS=7000"), "{output}");
         let fence = output.lines().find_map(|line| line.strip_prefix("TENURE_FENCE="));
         assert!(fence.is_some_and(|fence| fence.parse::<u64>().is_ok()), "{output}");
+        assert!(output.contains("\nTENURE_TOKEN=tn1:"), "{output}");
         assert!(!output.contains(&url) && !output.contains("TENURE_STORE"), "{output}");
 
         let tenure = Tenure::run(store, &["a", "--pass-store", "env"]).env("TENURE_FENCE", "1");
