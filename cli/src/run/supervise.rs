@@ -74,7 +74,7 @@ impl Supervisor<'_> {
         self.events.check()?;
         let mut guard = Guard::start().map_err(|error| no_process(&error))?;
         // Taken back on every way out of here.
-        let mut terminal = Terminal::on_stdin();
+        let mut terminal = Terminal::of_session();
         let ran = self.run_guarded(store, held, &mut guard, &mut terminal);
         if let Some(terminal) = &mut terminal {
             terminal.take_back();
@@ -91,7 +91,9 @@ impl Supervisor<'_> {
         terminal: &mut Option<Terminal>,
     ) -> Result<(Ending, bool), Failure> {
         let own_group = (!self.args.foreground).then(|| guard.id());
-        if let (Some(terminal), Some(group)) = (terminal.as_mut(), own_group) {
+        if let (Some(terminal), Some(group), true) =
+            (terminal.as_mut(), own_group, Terminal::is_on_both_ends())
+        {
             terminal.hand_over(group);
         }
         // What came while the lock was granted is for us; what comes from here on is for the command.
@@ -360,6 +362,13 @@ impl Running<'_> {
         let Some(terminal) = self.terminal.as_mut() else {
             return;
         };
+        if let (SIGTTIN | SIGTTOU, Group::Whole(group), true) =
+            (signal, self.group, terminal.is_ours())
+        {
+            // It asks for the terminal, and that is here.
+            terminal.hand_over(group);
+            return self.signal(Signal::CONT);
+        }
         if !somebody_resumes_us() {
             // As the system does with a stop that nobody would end.
             if by_terminal {
@@ -403,7 +412,11 @@ impl Running<'_> {
         if self.killed.is_some() {
             return;
         }
-        if let (Some(terminal), Group::Whole(group)) = (self.terminal.as_mut(), self.group) {
+        if let (Some(terminal), Group::Whole(group), true) = (
+            self.terminal.as_mut(),
+            self.group,
+            Terminal::is_on_both_ends(),
+        ) {
             terminal.hand_over(group);
         }
         self.frozen = false;

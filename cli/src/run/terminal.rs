@@ -1,31 +1,46 @@
 //! The terminal, which only one process group may read at a time.
 
-use std::io::stdin;
+use std::fs::File;
+use std::io::{IsTerminal as _, stdin, stdout};
 
 use nix::sys::signal::{SigSet, Signal as Mask};
 use rustix::process::{Pid, getpgid, getpgrp, getsid};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
-/// The terminal on standard input, if that is the one of our session.
+/// The terminal of our session.
 pub(super) struct Terminal {
+    device: File,
     handed_over: bool,
 }
 
 impl Terminal {
-    pub(super) fn on_stdin() -> Option<Terminal> {
-        tcgetpgrp(stdin()).ok()?;
-        Some(Terminal { handed_over: false })
+    pub(super) fn of_session() -> Option<Terminal> {
+        let device = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/tty")
+            .ok()?;
+        Some(Terminal {
+            device,
+            handed_over: false,
+        })
+    }
+
+    /// Whether a command is likely to need it. In a pipe somebody beside us, such as a pager, may need it more; then the command
+    /// gets it when it first asks.
+    pub(super) fn is_on_both_ends() -> bool {
+        stdin().is_terminal() && stdout().is_terminal()
     }
 
     /// Gives it to the group if it is ours to give: whoever runs in the background has none.
     pub(super) fn hand_over(&mut self, group: Pid) {
         if !self.handed_over && self.is_ours() {
-            self.handed_over = tcsetpgrp(stdin(), group).is_ok();
+            self.handed_over = tcsetpgrp(&self.device, group).is_ok();
         }
     }
 
     pub(super) fn is_ours(&self) -> bool {
-        tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
+        tcgetpgrp(&self.device).is_ok_and(|group| group == getpgrp())
     }
 
     pub(super) fn take_back(&mut self) {
@@ -36,7 +51,7 @@ impl Terminal {
         // Who does this from the background is stopped, unless the signal for it is blocked.
         let mask = SigSet::from(Mask::SIGTTOU);
         let _ = mask.thread_block();
-        let _ = tcsetpgrp(stdin(), getpgrp());
+        let _ = tcsetpgrp(&self.device, getpgrp());
         let _ = mask.thread_unblock();
     }
 }

@@ -164,6 +164,7 @@ impl Run {
     pub(crate) fn lead(mut command: Command) -> Run {
         let child = command
             .stdin(Stdio::null())
+            .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();

@@ -248,6 +248,30 @@ on_every_store! {
         assert_eq!(screen.end().code(), Some(0));
     }
 
+    fn in_a_pipe_the_command_gets_the_terminal_when_it_asks(store) {
+        let mut screen = Screen::shell(store);
+        let script = "read x </dev/tty; echo go''t $x";
+        screen.press(&format!("{TENURE} run a -- sh -c '{script}' </dev/null | cat\n"));
+        assert!(eventually(LONG, || store.left("a").is_some()));
+        screen.press("hello\n");
+        screen.wait_for("got hello");
+        screen.press("exit 0\n");
+        assert_eq!(screen.end().code(), Some(0));
+    }
+
+    fn whoever_pages_our_output_has_the_terminal(store) {
+        let marks = Marks::new();
+        let mut screen = Screen::shell(store);
+        let wait = format!("until [ -e {} ]; do sleep 0.01; done; echo the end", marks.text("go"));
+        let page = format!("read x </dev/tty; touch {}; cat; echo go''t $x", marks.text("go"));
+        screen.press(&format!("{TENURE} run a -- sh -c '{wait}' | sh -c '{page}'\n"));
+        assert!(eventually(LONG, || store.left("a").is_some()));
+        screen.press("hello\n");
+        screen.wait_for("got hello");
+        screen.press("exit 0\n");
+        assert_eq!(screen.end().code(), Some(0));
+    }
+
     fn where_nobody_would_resume_us_a_stop_is_no_stop(store) {
         // It leads the session itself, as in a window of its own.
         let mut screen = Screen::tenure(store, &["a", "--", "sh", "-c", "echo ready; read x; echo got $x"]);
