@@ -76,12 +76,6 @@ pub(crate) fn run(args: &RunArgs) -> Ending {
 }
 
 fn under_lock(args: &RunArgs, messages: &Messages, events: &Events) -> Result<Verdict, Failure> {
-    if args.max_waiters.is_some() {
-        // Better than a queue without the limit that was asked for.
-        return Err(Failure::usage(
-            "--max-waiters: no store of this version can do that yet",
-        ));
-    }
     let (sender, inbox) = channel();
     signals::watch(sender.clone()).map_err(|error| no_process(&error))?;
     let store = Store::find(&args.store)?;
@@ -106,7 +100,7 @@ fn under_lock(args: &RunArgs, messages: &Messages, events: &Events) -> Result<Ve
             };
             supervisor.run(&store, &held)
         }
-        Answer::Refused(holder) => Ok(refusal::refuse(args, &locks, &holder, messages, events)),
+        Answer::Refused(refusal) => Ok(refusal.tell(args, &locks, messages, events)),
         Answer::Failed(error) => Err(error.into()),
         Answer::Interrupted(signal) => {
             return Ok(Verdict {
@@ -128,6 +122,9 @@ fn options(args: &RunArgs) -> LockOptions {
     };
     if args.fair {
         options = options.fair();
+    }
+    if let Some(count) = args.max_waiters {
+        options = options.max_waiters(count);
     }
     if args.fenced {
         options = options.fenced();

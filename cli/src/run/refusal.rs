@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use tenure::blocking::Locks;
 use tenure::{Holder, Inspection};
 
+use super::Verdict;
 use super::events::Events;
 use super::messages::Messages;
-use super::{Patience, Verdict};
 use crate::args::RunArgs;
 use crate::exit::Ending;
 use crate::output::{Date, roughly};
@@ -22,50 +22,69 @@ pub(super) struct Who {
     cooling: bool,
 }
 
-/// Says who has it, and since when.
-pub(super) fn refuse(
-    args: &RunArgs,
-    locks: &Locks,
-    holder: &Holder,
-    messages: &Messages,
-    events: &Events,
-) -> Verdict {
-    // It may be free again by now; then there is only what the refusal said.
-    let found = locks.inspect(args.name.as_bytes()).ok().flatten();
-    let who = found.map_or_else(|| holder.into(), |found| Who::from(&found));
-    let held_for = who.since.and_then(|since| since.elapsed().ok());
-    let held_for = held_for.unwrap_or_default();
-    let stale = args.stale_after.is_some_and(|limit| held_for > limit);
-    let name = args.name.as_bytes().escape_ascii();
-    let next = match args.patience() {
-        Patience::None => "; --wait 30s waits for it",
-        _ => "; given up waiting",
-    };
-    let text = format!("`{name}` {who}{next}");
-    if stale {
-        messages.warn(&format!("warning: held for {}: {text}", roughly(held_for)));
-    } else if args.conflict_exit_code != 0 {
-        messages.say(&text);
-    }
-    events.tell("refused", |object| {
-        let object = match &who.label {
-            Some(label) => object.text("holder", label),
-            None => object,
+/// Why somebody else has it and we do not.
+pub(super) enum Refusal {
+    Held(Holder),
+    TimedOut(Holder),
+    /// As many wait as may.
+    QueueFull,
+}
+
+impl Refusal {
+    /// Says who has it, and since when.
+    pub(super) fn tell(
+        &self,
+        args: &RunArgs,
+        locks: &Locks,
+        messages: &Messages,
+        events: &Events,
+    ) -> Verdict {
+        let holder = match self {
+            Refusal::Held(holder) | Refusal::TimedOut(holder) => holder,
+            Refusal::QueueFull => &Holder::UNKNOWN,
         };
-        let object = match who.since {
-            Some(since) => object.text("since", &format!("{:#}", Date(since))),
-            None => object,
+        // It may be free again by now; then there is only what the refusal said.
+        let found = locks.inspect(args.name.as_bytes()).ok().flatten();
+        let who = found.map_or_else(|| holder.into(), |found| Who::from(&found));
+        let held_for = who.since.and_then(|since| since.elapsed().ok());
+        let held_for = held_for.unwrap_or_default();
+        let stale = args.stale_after.is_some_and(|limit| held_for > limit);
+        let name = args.name.as_bytes().escape_ascii();
+        let next = match self {
+            Refusal::Held(_) => "--wait 30s waits for it",
+            Refusal::TimedOut(_) => "given up waiting",
+            Refusal::QueueFull => "as many as may wait for it already",
         };
-        let object = match who.left.map(|left| u64::try_from(left.as_millis())) {
-            Some(Ok(ms)) => object.number("lease_left_ms", ms),
-            _ => object,
-        };
-        match stale {
-            true => object.flag("stale", true),
-            false => object,
+        let text = format!("`{name}` {who}; {next}");
+        if stale {
+            messages.warn(&format!("warning: held for {}: {text}", roughly(held_for)));
+        } else if args.conflict_exit_code != 0 {
+            messages.say(&text);
         }
-    });
-    verdict(args)
+        events.tell("refused", |object| {
+            let object = match &who.label {
+                Some(label) => object.text("holder", label),
+                None => object,
+            };
+            let object = match who.since {
+                Some(since) => object.text("since", &format!("{:#}", Date(since))),
+                None => object,
+            };
+            let object = match who.left.map(|left| u64::try_from(left.as_millis())) {
+                Some(Ok(ms)) => object.number("lease_left_ms", ms),
+                _ => object,
+            };
+            let object = match self {
+                Refusal::QueueFull => object.flag("queue_full", true),
+                _ => object,
+            };
+            match stale {
+                true => object.flag("stale", true),
+                false => object,
+            }
+        });
+        verdict(args)
+    }
 }
 
 /// This process runs under the lock that it asks for.

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGTSTP};
 use signal_hook::low_level::emulate_default_handler;
+use tenure::Error;
 use tenure::blocking::{Attempt, Lock, Locks, Request};
-use tenure::{Error, Holder};
 
 use super::messages::Messages;
-use super::refusal::Who;
+use super::refusal::{Refusal, Who};
 use super::terminal::somebody_resumes_us;
 use super::{Event, no_process, tell_closed};
 use crate::args::{Patience, RunArgs};
@@ -20,7 +20,7 @@ use crate::exit::Failure;
 /// What a wait ended with.
 pub(super) enum Answer {
     Granted(Lock),
-    Refused(Holder),
+    Refused(Refusal),
     Failed(Error),
     /// By this signal. Nothing of ours is left on the store, if that can be reached.
     Interrupted(i32),
@@ -71,9 +71,9 @@ pub(super) fn wait(
                 drop(looking);
                 return Ok(match answer {
                     Ok(Attempt::Acquired(lock)) => Answer::Granted(lock),
-                    Ok(Attempt::Held(holder)) | Err(Error::TimedOut { holder }) => {
-                        Answer::Refused(holder)
-                    }
+                    Ok(Attempt::Held(holder)) => Answer::Refused(Refusal::Held(holder)),
+                    Err(Error::TimedOut { holder }) => Answer::Refused(Refusal::TimedOut(holder)),
+                    Err(Error::QueueFull) => Answer::Refused(Refusal::QueueFull),
                     Err(error) => Answer::Failed(error),
                 });
             }

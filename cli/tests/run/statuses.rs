@@ -152,6 +152,21 @@ on_every_store! {
         assert_eq!(output.stdout, b"--wait");
     }
 
+    fn who_would_be_one_too_many_to_wait_is_refused(store) {
+        let _holder = holder(store, "a");
+        let words = ["a", "-w", "forever", "--max-waiters", "1", "true"];
+        let waits = Tenure::run(store, &words).start();
+        // It has its place in the queue as soon as another is turned away; a short wait gives it up again.
+        let try_it = ["a", "-w", "10ms", "--max-waiters", "1", "true"];
+        let full = eventually(LONG, || {
+            let output = Tenure::run(store, &try_it).output();
+            assert_eq!(output.status.code(), Some(75));
+            stderr(&output).contains("as many as may wait for it already")
+        });
+        assert!(full);
+        assert!(!waits.processes().is_empty());
+    }
+
     fn a_shortest_hold_keeps_the_name(store) {
         let words = ["a", "--at-least", "100s", "true"];
         assert_eq!(Tenure::run(store, &words).code(), Some(0));
