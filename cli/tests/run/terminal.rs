@@ -142,7 +142,7 @@ on_every_store! {
             assert!(!screen.shown().contains("minded 11"), "{}", screen.shown());
             assert_eq!(screen.end().code(), Some(0));
 
-            let words = [options, &["--", "sh", "-c", "echo ready; sleep 100; :"]].concat();
+            let words = [options, &["--", "sh", "-c", "echo ready; exec sleep 100"]].concat();
             let mut screen = Screen::tenure(store, &words);
             screen.wait_for("ready");
             screen.press("\u{3}");
