@@ -157,7 +157,7 @@ on_every_store! {
         let words = ["a", "-w", "forever", "--max-waiters", "1", "true"];
         let waits = Tenure::run(store, &words).start();
         // It has its place in the queue as soon as another is turned away; a short wait gives it up again.
-        let try_it = ["a", "-w", "10ms", "--max-waiters", "1", "true"];
+        let try_it = ["a", "-w", "2s", "--max-waiters", "1", "true"];
         let full = eventually(LONG, || {
             let output = Tenure::run(store, &try_it).output();
             assert_eq!(output.status.code(), Some(75));
