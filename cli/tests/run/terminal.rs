@@ -241,8 +241,9 @@ on_every_store! {
             screen.wait_for(&format!("{number}-status-{status}"));
         }
         // `tenure` is killed: the shell takes it by itself, and nothing of the command is left.
-        screen.press(&format!("{TENURE} run a -- sh -c 'echo rea''dy; kill -KILL $PPID; read x'\n"));
+        screen.press(&format!("{TENURE} run a -- sh -c 'echo rea''dy; kill -KILL $PPID; sleep 100'\n"));
         screen.wait_for("ready");
+        screen.wait_for("Killed");
         screen.press("echo killed-$?; exit 0\n");
         screen.wait_for("killed-137");
         assert_eq!(screen.end().code(), Some(0));
