@@ -16,6 +16,8 @@ pub(crate) const UNAVAILABLE: u8 = 69;
 pub(crate) const BUG: u8 = 70;
 /// The system starts no process.
 pub(crate) const NO_PROCESS: u8 = 71;
+/// The file of the default store cannot be made.
+pub(crate) const NO_FILE: u8 = 73;
 /// The events cannot be written.
 pub(crate) const NO_EVENTS: u8 = 74;
 /// Somebody else has the lock.

@@ -2,6 +2,8 @@
 
 use std::env;
 use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process;
 
 use rustix::system::uname;
@@ -9,7 +11,7 @@ use tenure::Config;
 use tenure::blocking::{Locks, connect_lazily};
 
 use crate::args::StoreArgs;
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 
 /// A store that was named, and is opened with [`open`](Store::open). Its URL may hold a password: it is neither printed nor
 /// `Debug`.
@@ -32,12 +34,7 @@ impl Store {
                 })?;
                 text.trim().to_owned()
             }
-            // The one place where a default store plugs in.
-            (None, None) => {
-                return Err(Failure::usage(
-                    "no store: set TENURE_STORE or TENURE_STORE_FILE, or give --store URL, for example redis://localhost/",
-                ));
-            }
+            (None, None) => default_url()?,
         };
         let config = Config::from_url(&url)?;
         Ok(Store { url, config })
@@ -59,11 +56,76 @@ impl Store {
 
     /// What tells it from other stores; no user and no password.
     pub(crate) fn identity(&self) -> String {
+        if let Some(path) = self.config.file() {
+            let path = path.canonicalize().or_else(|_| std::path::absolute(path));
+            let path = path.unwrap_or_default();
+            let table = self.config.table().unwrap_or_default();
+            return format!("{} {table}", path.display());
+        }
         let endpoint = self.config.endpoint();
         let endpoint = endpoint.map(ToString::to_string).unwrap_or_default();
         let rest = self.url.split_once("://").map_or("", |(_, rest)| rest);
         let rest = rest.find(['/', '?']).map_or("", |at| &rest[at..]);
         format!("{endpoint} {}", rest.trim_end_matches('/'))
+    }
+}
+
+/// The URL of the file in the user's state directory, which is made where it is not there.
+fn default_url() -> Result<String, Failure> {
+    let advice = "or give --store URL, for example redis://localhost/";
+    if !cfg!(feature = "sqlite") {
+        return Err(Failure::usage(format!(
+            "no store: set TENURE_STORE or TENURE_STORE_FILE, {advice}"
+        )));
+    }
+    let no_file = |text: String| Failure::new(exit::NO_FILE, "no-file", text);
+    let path = default_path().ok_or_else(|| {
+        no_file(format!(
+            "no store: there is no home directory; set XDG_STATE_HOME, {advice}"
+        ))
+    })?;
+    make(&path).map_err(|error| {
+        let path = path.display();
+        no_file(format!(
+            "the store {path} cannot be made: {error}; set XDG_STATE_HOME, {advice}"
+        ))
+    })?;
+    let path = path.as_os_str().as_encoded_bytes();
+    let escaped = path.iter().map(|byte| match byte {
+        b'/' | b'-' | b'.' | b'_' => char::from(*byte).to_string(),
+        byte if byte.is_ascii_alphanumeric() => char::from(*byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    });
+    Ok(format!("sqlite://{}", escaped.collect::<String>()))
+}
+
+fn default_path() -> Option<PathBuf> {
+    let given = env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    // A relative one is to be ignored.
+    let state = given.filter(|path| path.is_absolute());
+    let state = state.or_else(|| Some(env::home_dir()?.join(".local/state")));
+    let state = state.filter(|path| path.is_absolute())?;
+    Some(state.join("tenure/locks.db"))
+}
+
+/// Makes the file and its folders, for their owner alone, if they are not there.
+fn make(path: &Path) -> io::Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let mut folder = fs::DirBuilder::new();
+    let mut file = fs::OpenOptions::new();
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
+        std::os::unix::fs::OpenOptionsExt::mode(&mut file, 0o600);
+    }
+    if let Some(parent) = path.parent() {
+        folder.recursive(true).create(parent)?;
+    }
+    match file.write(true).create_new(true).open(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -141,8 +141,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::TimedOut { holder } => write!(f, "timed out: the lock is held by {holder}"),
-            Error::Unavailable(reason) => write!(f, "the lock server is unavailable: {reason}"),
-            Error::Denied(reason) => write!(f, "the lock server denies access: {reason}"),
+            Error::Unavailable(reason) => write!(f, "{} is unavailable: {reason}", reason.whose()),
+            Error::Denied(reason) => write!(f, "{} denies access: {reason}", reason.whose()),
             Error::Misconfigured(reason) => write!(f, "misconfigured: {reason}"),
             Error::Protocol(reason) => write!(f, "the peer is no lock server: {reason}"),
             Error::MaybeDone(reason) => write!(f, "not known: {reason}"),
@@ -166,6 +166,19 @@ impl std::error::Error for Error {
         match self {
             Error::Misconfigured(Reason::Config(error)) => Some(error),
             _ => None,
+        }
+    }
+}
+
+impl Reason {
+    /// Who it is that does not serve.
+    fn whose(&self) -> &'static str {
+        match self {
+            Reason::Failure {
+                failure: Failure::Link(LinkFault::Store(_)),
+                ..
+            } => "the store",
+            _ => "the lock server",
         }
     }
 }

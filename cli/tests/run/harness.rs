@@ -5,8 +5,10 @@ use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use rusqlite::Connection;
 use rustix::process::{Pid, Signal, kill_process};
 pub(crate) use tenure_tests::eventually;
 use tenure_tests::process::Folder;
@@ -78,6 +80,85 @@ impl Store for Redis {
     }
 }
 
+/// A file, at which somebody else works with SQLite.
+pub(crate) struct InFile {
+    folder: Folder,
+    /// With a transaction that keeps the file locked.
+    locked: Mutex<Option<Connection>>,
+}
+
+/// Milliseconds of Unix time, as the file has them.
+const NOW: &str = "cast(unixepoch('subsec') * 1000 as integer)";
+
+impl InFile {
+    pub(crate) fn new() -> InFile {
+        InFile {
+            folder: Folder::new().unwrap(),
+            locked: Mutex::new(None),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("locks.db")
+    }
+
+    fn other(&self) -> Connection {
+        let connection = Connection::open(self.path()).unwrap();
+        connection.busy_timeout(LONG).unwrap();
+        connection
+    }
+}
+
+impl Store for InFile {
+    fn url(&self) -> String {
+        format!("sqlite://{}", self.path().display())
+    }
+
+    fn left(&self, name: &str) -> Option<Duration> {
+        if !self.path().exists() {
+            return None;
+        }
+        let get = format!(
+            "select until_ms - {NOW} from tenure_locks where key = ?1 and until_ms > {NOW}"
+        );
+        let key = key_of(name).into_bytes();
+        let left = self
+            .other()
+            .query_row(&get, [key], |row| row.get::<_, i64>(0));
+        match left {
+            Ok(left) => Some(Duration::from_millis(u64::try_from(left).unwrap())),
+            // Before the first run has made the table there is none.
+            Err(_) => None,
+        }
+    }
+
+    fn delete(&self, name: &str) {
+        let delete = "delete from tenure_locks where key = ?1";
+        let key = key_of(name).into_bytes();
+        assert_eq!(self.other().execute(delete, [key]).unwrap(), 1);
+    }
+
+    fn replace(&self, name: &str) {
+        let put = format!(
+            "insert or replace into tenure_locks values (?1, ?2, {NOW} + {})",
+            LONG.as_millis()
+        );
+        let values = [key_of(name).into_bytes(), b"somebody else".to_vec()];
+        self.other().execute(&put, values).unwrap();
+    }
+
+    fn freeze(&self) {
+        let connection = self.other();
+        connection.execute_batch("begin immediate").unwrap();
+        *self.locked.lock().unwrap() = Some(connection);
+    }
+
+    fn thaw(&self) {
+        // Dropped, and so rolled back.
+        *self.locked.lock().unwrap() = None;
+    }
+}
+
 /// One test for each store.
 macro_rules! on_every_store {
     ($($(#[$meta:meta])* fn $name:ident($store:ident) $body:block)*) => {
@@ -86,6 +167,12 @@ macro_rules! on_every_store {
         mod redis {
             $(#[test] fn $name() {
                 super::$name(&$crate::harness::Redis::start());
+            })*
+        }
+
+        mod file {
+            $(#[test] fn $name() {
+                super::$name(&$crate::harness::InFile::new());
             })*
         }
     };
@@ -127,6 +214,8 @@ impl Tenure {
         for variable in ["TENURE_STORE", "TENURE_STORE_FILE", "TENURE_HELD"] {
             command.env_remove(variable);
         }
+        // Not in the home of whoever runs the tests.
+        command.env("XDG_STATE_HOME", "/dev/null/state");
         command.stdin(Stdio::null());
         Tenure { command }
     }

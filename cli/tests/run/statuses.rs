@@ -1,5 +1,6 @@
 //! What each exit status means.
 
+use std::path::Path;
 use std::process::Output;
 
 use crate::harness::{LONG, Marks, Redis, Run, Store, Tenure, died_of, eventually, on_every_store};
@@ -154,7 +155,8 @@ on_every_store! {
 
     fn who_would_be_one_too_many_to_wait_is_refused(store) {
         let _holder = holder(store, "a");
-        let words = ["a", "-w", "forever", "--max-waiters", "1", "true"];
+        // It does not count itself: otherwise the first of the others could keep it out.
+        let words = ["a", "-w", "forever", "--fair", "true"];
         let waits = Tenure::run(store, &words).start();
         // It has its place in the queue as soon as another is turned away; a short wait gives it up again.
         let try_it = ["a", "-w", "2s", "--max-waiters", "1", "true"];
@@ -207,9 +209,42 @@ fn the_short_help_fits_a_screen() {
 }
 
 #[test]
-fn no_store_and_no_url_are_usage_errors() {
+fn without_a_store_it_is_a_file_in_the_state_directory() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let marks = Marks::new();
+    let state = marks.path("deep/down/state of me%");
+    let run = |words: &[&str]| Tenure::bare(words).env("XDG_STATE_HOME", &state);
+    assert_eq!(run(&["run", "a", "sh", "-c", "exit 3"]).code(), Some(3));
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    let file = state.join("tenure/locks.db");
+    assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
+    // It is the same one for everybody.
+    let holder = run(&["run", "a", "-w", "forever", "sleep", "100"]).start();
+    assert!(eventually(LONG, || {
+        run(&["run", "a", "true"]).code() == Some(75)
+    }));
+    assert_eq!(run(&["run", "b", "true"]).code(), Some(0));
+    drop(holder);
+
+    let home = marks.path("home");
+    let run = Tenure::bare(&["run", "a", "true"]).env("HOME", &home);
+    // A relative one is none.
+    assert_eq!(run.env("XDG_STATE_HOME", "state").code(), Some(0));
+    assert!(home.join(".local/state/tenure/locks.db").exists());
+
+    let output = Tenure::bare(&["run", "a", "true"]).output();
+    assert_eq!(output.status.code(), Some(73), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(
+        said.contains("/dev/null/state/tenure") && said.contains("--store"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_no_store_is_a_usage_error() {
     for tenure in [
-        Tenure::bare(&["run", "a", "true"]),
         Tenure::bare(&["run", "a", "true"]).env("TENURE_STORE_FILE", "/no/such/file"),
         Tenure::with_url("ftp://s3cret@h/", &["a", "true"]),
         Tenure::with_url(":s3cret", &["a", "true"]),
