@@ -5,6 +5,7 @@ mod guard;
 mod harness;
 mod init;
 mod loss;
+mod many;
 mod signals;
 mod statuses;
 mod terminal;
