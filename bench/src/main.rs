@@ -2,7 +2,7 @@
 //! the `redis` crate; the same on a thread that blocks, by the clock, too; and what a held lease weighs.
 //!
 //! `cargo run --release -p tenure-bench` prints the table, `-- hand-over` only how long a hand-over takes, `-- features` only
-//! what the options of a lock cost; with `-- --check` it fails when a budget is exceeded.
+//! what the options of a lock cost, `-- start-up` only what `tenure run` does beside `flock`; with `-- --check` it fails when a budget is exceeded.
 //! Instructions and system calls are counted by valgrind, as the difference between a long and a short run, so that
 //! start-up and warm-up cancel out; they do not depend on how busy the machine is.
 
@@ -10,6 +10,7 @@ mod features;
 mod handover;
 mod held;
 mod pair;
+mod startup;
 mod valgrind;
 mod wall;
 
@@ -54,11 +55,12 @@ fn main() -> ExitCode {
         ["--check"] => table(true),
         ["hand-over"] => on_the_newest(handover::compare),
         ["features"] => on_the_newest(features::compare),
+        ["start-up"] => on_the_newest(startup::compare),
         // How valgrind starts this program again.
         ["pairs", who, pairs, address] => pair::run(who, pairs, address),
         // The other process of a hand-over.
         ["wait", who, address] => handover::wait(who, address),
-        _ => Err("usage: tenure-bench [--check | hand-over | features]".into()),
+        _ => Err("usage: tenure-bench [--check | hand-over | features | start-up]".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
