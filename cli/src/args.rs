@@ -262,6 +262,34 @@ mod tests {
         assert_eq!((args.conflict_exit_code, args.fair), (0, true));
     }
 
+    /// What the documentation shows can be typed.
+    #[test]
+    fn every_run_in_the_documents_is_understood() {
+        let pages = [
+            include_str!("../../docs/recipes.md"),
+            include_str!("../../docs/command-line.md"),
+            include_str!("../../README.md"),
+        ];
+        let mut runs = 0;
+        for line in pages.iter().flat_map(|page| page.lines()) {
+            let line = line.replace([',', '[', ']', '"', '`', '(', ')'], " ");
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let Some(at) = words
+                .windows(2)
+                .position(|words| words[1] == "run" && words[0].ends_with("tenure"))
+            else {
+                continue;
+            };
+            // Some lines show options alone.
+            if words[at..].contains(&"--") && !line.contains("--help") {
+                let parsed = parse(&words[at + 2..]);
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+                runs += 1;
+            }
+        }
+        assert!(runs > 10, "{runs}");
+    }
+
     #[test]
     fn an_exit_code_is_a_byte() {
         for code in ["256", "600", "-1", "x"] {
