@@ -271,3 +271,52 @@ fn guarded<T>(call: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use tenure_core::ask::{Asks, Question};
+    use tenure_core::names::Names;
+
+    use super::*;
+
+    /// Every step takes a second.
+    struct Slow(Arc<AtomicU64>);
+
+    impl Engine for Slow {
+        fn open(&mut self, _: Duration) -> Result<(), Trouble> {
+            Ok(())
+        }
+
+        fn carry_out(&mut self, _: &Job, _: Duration) -> Result<Done, Trouble> {
+            self.0.fetch_add(1_000_000, Ordering::Relaxed);
+            Ok(Done::Granted { fence: None })
+        }
+
+        fn changes(&mut self) -> Result<Option<Vec<Bytes>>, Trouble> {
+            Ok(None)
+        }
+
+        fn wall_us(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn s1_a_grant_counts_from_before_its_step_however_long_that_takes() {
+        let clock = Arc::new(AtomicU64::new(7));
+        let read = Arc::clone(&clock);
+        let now = move || Tick::from_micros(read.load(Ordering::Relaxed));
+        let jobs = Jobs::new(Slow(clock), Box::new(now));
+        let mut asks = Asks::new(Names::new("lock:", "me").unwrap(), Duration::MAX);
+        let question = Question::Inspect { name: b"a" };
+        let whose = Whose::Ask(asks.ask(Tick::ZERO, &question).unwrap());
+        let keys = Vec::new();
+        jobs.push(Task::Job(whose, Job::Inspect { keys }), Duration::MAX);
+        assert!(jobs.carry_out(true));
+        let answered = jobs.next_answer().unwrap();
+        assert_eq!(answered.handed_out, Tick::from_micros(7));
+        assert_eq!(jobs.now(), Tick::from_micros(1_000_007));
+    }
+}
