@@ -40,6 +40,7 @@
 //! so a name that another client frees is had by the next one within about 25 ms, and among those who wait at one client at once.
 //! While locks are held it is looked twice a second whether one was released by force.
 
+mod clock;
 mod file;
 mod forks;
 mod queue;
@@ -52,7 +53,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tenure_client::engine::open_with;
 use tenure_client::{Binding, Config, Driver, Error, Locks, Reason};
 
-use store::Sqlite;
+use clock::Uptime;
+use store::{Sqlite, WallClock};
 
 /// Locks in the file that `config` names, driven by whatever runs the returned driver.
 ///
@@ -61,12 +63,13 @@ use store::Sqlite;
 /// # Errors
 /// [`Error::Misconfigured`] for settings that name no file, and for a prefix, label, limit or default that is refused.
 pub fn open<B: Binding>(binding: B, config: &Config) -> Result<(Locks, Driver), Error> {
-    open_by_clock(binding, config, || {
+    let wall = || {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         since.map_or(0, |since| {
             u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
         })
-    })
+    };
+    open_by(binding, config, (Box::new(wall), Uptime::read))
 }
 
 /// As [`open`], by another wall clock than the system's: Unix time in microseconds. For tests of what happens when it is set; all who
@@ -98,11 +101,19 @@ pub fn open_by_clock<B: Binding>(
     config: &Config,
     clock: impl Fn() -> u64 + Send + 'static,
 ) -> Result<(Locks, Driver), Error> {
+    open_by(binding, config, (Box::new(clock), || None))
+}
+
+fn open_by<B: Binding>(
+    binding: B,
+    config: &Config,
+    clocks: (WallClock, fn() -> Option<Uptime>),
+) -> Result<(Locks, Driver), Error> {
     let Some(path) = config.file() else {
         let text =
             "these settings name no file: use Config::in_file, or a URL such as sqlite:locks.db";
         return Err(Error::Misconfigured(Reason::Input(text.into())));
     };
-    let engine = Sqlite::new(path, config.table(), Box::new(clock));
+    let engine = Sqlite::new(path, config.table(), clocks);
     open_with(binding, config, engine)
 }

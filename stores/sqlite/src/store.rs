@@ -8,6 +8,7 @@ use tenure_client::StoreFault;
 use tenure_client::engine::{Bytes, Done, Engine, Found, Job, Trouble, Waiter};
 use tenure_core::fence::{self, FenceFault};
 
+use crate::clock::{self, Uptime};
 use crate::file::{self, Identity, OpenFile};
 use crate::queue;
 use crate::table::{self, ENDLESS, Now, Stands, Table, one, run};
@@ -27,6 +28,8 @@ pub(crate) struct Sqlite {
     path: PathBuf,
     table: Table,
     wall: WallClock,
+    /// Nothing where the wall clock is not the system's.
+    uptime: fn() -> Option<Uptime>,
     open: Option<Open>,
 }
 
@@ -51,12 +54,17 @@ impl From<rusqlite::Error> for Stop {
 }
 
 impl Sqlite {
-    pub(crate) fn new(path: &Path, table: Option<&str>, wall: WallClock) -> Sqlite {
+    pub(crate) fn new(
+        path: &Path,
+        table: Option<&str>,
+        (wall, uptime): (WallClock, fn() -> Option<Uptime>),
+    ) -> Sqlite {
         Sqlite {
             // The process may go to another folder.
             path: std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
             table: table.map_or_else(Table::own, Table::shared),
             wall,
+            uptime,
             open: None,
         }
     }
@@ -400,6 +408,10 @@ impl Engine for Sqlite {
         let file = file::open(&self.path, &self.table, limit)?;
         let version = version(&file.conn).map_err(|error| trouble::of(&error))?;
         let _ = self.table.sweep(&file.conn, self.now());
+        if let (Some(uptime), false) = ((self.uptime)(), self.table.is_shared()) {
+            // What is not noted now is noted by the next one.
+            let _ = clock::note(&file.conn, &uptime, self.now());
+        }
         self.open = Some(Open {
             file,
             version,
