@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::list::ListArgs;
+use crate::release::ReleaseArgs;
+use crate::status::StatusArgs;
+
 /// Run commands under a distributed lock.
 #[derive(Debug, Parser)]
 #[command(
@@ -23,6 +27,9 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(Box<RunArgs>),
+    Status(StatusArgs),
+    List(ListArgs),
+    Release(ReleaseArgs),
 }
 
 /// Run a command while holding a lock: one at a time, on all machines
@@ -190,7 +197,7 @@ fn parse_wait(text: &str) -> Result<Patience, String> {
 }
 
 /// A number with a unit; a bare one is seconds, as with flock and timeout.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     const ALLOWED: &str = "a number of seconds is allowed, or one with ms, s, m, h or d";
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
@@ -215,6 +222,7 @@ mod tests {
         let words = ["tenure", "run"].iter().chain(words);
         Args::try_parse_from(words).map(|args| match args.verb {
             Verb::Run(args) => *args,
+            other => panic!("{other:?}"),
         })
     }
 

@@ -10,8 +10,13 @@
 
 mod args;
 mod exit;
+mod list;
 mod output;
+mod print;
+mod release;
 mod run;
+mod shown;
+mod status;
 mod store;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use clap::Parser as _;
 
 use args::{Args, Verb};
-use exit::Ending;
+use exit::{Ending, Failure};
 
 fn main() {
     run::guard::become_if_asked();
@@ -34,6 +39,9 @@ fn tenure() -> Ending {
     match Args::try_parse() {
         Ok(args) => match args.verb {
             Verb::Run(args) => run::run(&args),
+            Verb::Status(args) => ended(status::status(&args)),
+            Verb::List(args) => ended(list::list(&args)),
+            Verb::Release(args) => ended(release::release(&args)),
         },
         Err(error) => {
             // Nobody is left to be told if that fails.
@@ -44,4 +52,12 @@ fn tenure() -> Ending {
             }
         }
     }
+}
+
+/// For all that run no command: a status, or a word on standard error why there is none.
+fn ended(result: Result<u8, Failure>) -> Ending {
+    Ending::Status(result.unwrap_or_else(|failure| {
+        eprintln!("tenure: {failure}");
+        failure.status
+    }))
 }

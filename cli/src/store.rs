@@ -49,6 +49,13 @@ impl Store {
         Ok(connect_lazily(&config)?)
     }
 
+    /// Opens it, and waits until it is reached or cannot be.
+    pub(crate) fn reach(&self) -> Result<Locks, Failure> {
+        let locks = self.open(None)?;
+        locks.ready()?;
+        Ok(locks)
+    }
+
     /// For the environment of a command that may use it too.
     pub(crate) fn url(&self) -> &str {
         &self.url
