@@ -33,10 +33,11 @@ pub use connect::{connect, connect_config, connect_lazily, memory, memory_config
 pub use tenure_client::Tls;
 pub use tenure_client::{
     Acquiring, Attempt, Cause, ClockStep, Closing, Config, ConfigError, Driver, Error, Event,
-    Failure, FenceFault, Flavour, Forcing, Held, Holder, Inspecting, Inspection, LinkFault, Listed,
-    Listing, Lock, LockOptions, Locks, Lost, Observer, OwnerToken, ProtocolError, Ready, Reason,
-    Release, Released, Removed, Request, Risk, ServerError, ServerInfo, StoreFault, Tick, Trying,
-    Unfit, Unwatched, Wait, WaitLost, Warning, asking, binding, engine, fence, hold, store,
+    Examination, Examining, Failure, FenceFault, Flavour, Forcing, Held, Holder, Inspecting,
+    Inspection, LinkFault, Listed, Listing, Lock, LockOptions, Locks, Lost, Observer, OwnerToken,
+    ProtocolError, Ready, Reason, Release, Released, Removed, Request, Risk, ServerError,
+    ServerInfo, StoreFault, Tick, Trying, Unfit, Unwatched, Wait, WaitLost, Warning, asking,
+    binding, engine, fence, hold, store,
 };
 pub use tenure_client::{Pump, Room, connect_with, memory_with};
 /// Locks in a file: the crate `tenure-sqlite`, for a binding of your own.

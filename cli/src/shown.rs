@@ -198,7 +198,7 @@ fn is_of(token: &str, found: &Inspection) -> bool {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_millis();
-    let start = format!("{ms:020}:{label}.");
+    let start = format!("{ms}:{label}.");
     let told = token
         .split_once(':')
         .and_then(|(_, rest)| rest.split_once(':'));

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use tenure_core::ask::{AskId, Known, Question};
 
 use crate::error::Error;
-use crate::inspection::{Inspection, Listed, Removed};
+use crate::inspection::{Examination, Inspection, Listed, Removed};
 use crate::store::Store;
 use crate::token::OwnerToken;
 use crate::waiters;
@@ -75,6 +75,7 @@ enum What {
     List(Box<[u8]>, usize),
     Force(Box<[u8]>),
     Release(Box<[u8]>, OwnerToken),
+    Examine,
 }
 
 impl Asking {
@@ -100,6 +101,7 @@ impl Asking {
                     name,
                     value: token.as_str().as_bytes(),
                 },
+                What::Examine => Question::Examine,
             };
             self.store.ask(&question, asked);
         }
@@ -136,6 +138,10 @@ pub struct Listing(Asking);
 /// calls it back, later it does not.
 #[must_use = "futures do nothing unless polled"]
 pub struct Forcing(Asking);
+
+/// The future of [`Locks::examine`](crate::Locks::examine): `Send`, `'static`, cancelled by dropping it.
+#[must_use = "futures do nothing unless polled"]
+pub struct Examining(Asking);
 
 impl Inspecting {
     pub(crate) fn new(store: &Arc<dyn Store>, name: &[u8]) -> Inspecting {
@@ -181,6 +187,12 @@ impl Forcing {
     }
 }
 
+impl Examining {
+    pub(crate) fn new(store: &Arc<dyn Store>) -> Examining {
+        Examining(Asking::new(store, What::Examine))
+    }
+}
+
 impl Future for Inspecting {
     type Output = Result<Option<Inspection>, Error>;
 
@@ -214,6 +226,17 @@ impl Future for Forcing {
     }
 }
 
+impl Future for Examining {
+    type Output = Result<Examination, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx).map_ok(|known| match known {
+            Known::Examined(examined) => Examination::from(examined),
+            _ => Examination::default(),
+        })
+    }
+}
+
 macro_rules! opaque_debug {
     ($($name:ident)*) => { $(
         impl fmt::Debug for $name {
@@ -224,7 +247,7 @@ macro_rules! opaque_debug {
     )* };
 }
 
-opaque_debug! { Asked Inspecting Listing Forcing }
+opaque_debug! { Asked Inspecting Listing Forcing Examining }
 
 #[cfg(test)]
 mod tests {
@@ -236,5 +259,6 @@ mod tests {
         goes_anywhere::<Inspecting>();
         goes_anywhere::<Listing>();
         goes_anywhere::<Forcing>();
+        goes_anywhere::<Examining>();
     }
 }

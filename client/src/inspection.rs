@@ -1,4 +1,4 @@
-//! What an operator is told: who holds a name, which names are held, whose hold was removed.
+//! What an operator is told: who holds a name, which names are held, whose hold was removed, what the server says of itself.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -82,6 +82,51 @@ pub struct Removed {
     pub since: Option<SystemTime>,
     /// That it was none of this library's, if so: then nobody is told.
     pub warning: Option<Warning>,
+}
+
+/// What the server says of itself: for an operator, and for a program that looks whether a server is fit for locks.
+///
+/// ```
+/// # use tenure_client as tenure;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+/// # let locks = tenure_tokio::memory();
+/// let examination = locks.examine().await?;
+/// if examination.fact("role") == Some("slave") {
+///     println!("that is a replica");
+/// }
+/// // The store in memory has nothing to say.
+/// assert!(examination.facts.is_empty() && examination.refused.is_empty());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Examination {
+    /// Names and values in the server's own words and order, escaped: of Redis and Valkey the lines of `INFO server`,
+    /// `memory`, `persistence` and `replication`. Which there are depends on the server, and its version.
+    pub facts: Vec<(Box<str>, Box<str>)>,
+    /// The server's clock.
+    pub clock: Option<SystemTime>,
+    /// What the server does not say, such as `memory` or `TIME`, and its words for why; escaped.
+    pub refused: Vec<(Box<str>, Box<str>)>,
+}
+
+impl Examination {
+    /// The fact of this name, if there is one: see [`Examination`].
+    pub fn fact(&self, name: &str) -> Option<&str> {
+        let mut facts = self.facts.iter();
+        facts.find_map(|(found, value)| (**found == *name).then_some(&**value))
+    }
+}
+
+impl From<ask::Examined> for Examination {
+    fn from(examined: ask::Examined) -> Examination {
+        let us = examined.clock_us.map(Duration::from_micros);
+        Examination {
+            facts: examined.facts,
+            clock: us.and_then(|us| UNIX_EPOCH.checked_add(us)),
+            refused: examined.refused,
+        }
+    }
 }
 
 impl From<ask::Found> for Inspection {

@@ -50,13 +50,13 @@ mod untold;
 mod url;
 mod waiters;
 
-pub use asking::{Forcing, Inspecting, Listing};
+pub use asking::{Examining, Forcing, Inspecting, Listing};
 pub use binding::Binding;
 pub use config::Config;
 pub use engine::ClockStep;
 pub use error::{Error, Reason};
 pub use host::Driver;
-pub use inspection::{Inspection, Listed, Removed};
+pub use inspection::{Examination, Inspection, Listed, Removed};
 pub use lock::{Held, Lock, Lost, Release, Released, WaitLost};
 pub use locks::{Acquiring, Attempt, Closing, Locks, Ready, Request, Trying};
 pub use memory::memory_with;

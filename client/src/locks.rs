@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure_core::config::Wait;
 use tenure_core::leases::Holder;
 
-use crate::asking::{Forcing, Inspecting, Listing};
+use crate::asking::{Examining, Forcing, Inspecting, Listing};
 use crate::error::Error;
 use crate::hold::Hold;
 use crate::lock::{Held, Lock};
@@ -192,6 +192,24 @@ impl Locks {
     /// As [`force_release`](Locks::force_release).
     pub fn release_by_token(&self, name: impl AsRef<[u8]>, token: &OwnerToken) -> Forcing {
         Forcing::by_token(&self.store, name.as_ref(), token)
+    }
+
+    /// Asks what the server says of itself: version, memory, persistence, replication, clock. What it refuses is part of the
+    /// answer. Cancelled as [`inspect`](Locks::inspect).
+    ///
+    /// ```
+    /// # use tenure_client as tenure;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tenure::Error> {
+    /// # let locks = tenure_tokio::memory();
+    /// let examination = locks.examine().await?;
+    /// println!("{:?} at {:?}", examination.fact("redis_version"), examination.clock);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`inspect`](Locks::inspect), but `Denied` only for the connection itself.
+    pub fn examine(&self) -> Examining {
+        Examining::new(&self.store)
     }
 
     /// Waits until the server has been reached, or a first try to reach it has failed.

@@ -134,6 +134,8 @@ impl Memory {
                 let keys = keys.keys().filter(|key| key.starts_with(&start));
                 asks.handle_page(now, id, 0, keys.map(|key| &**key));
             }
+            // There is nothing to say of it.
+            Some(Step::Examine) => asks.handle_examined(id),
             Some(Step::Remove { key, by, only, .. }) => {
                 let key = key.to_vec();
                 let wanted = |(value, until): &(Value, Tick)| {

@@ -43,7 +43,7 @@ use crate::error::{ConfigError, Failure, LinkFault};
 use crate::leases::Fault;
 use crate::names::{FENCE, Names, escape_text};
 use crate::time::{Deadline, Reason, Tick};
-pub use known::{Found, Known, Listed, Removed, Warning};
+pub use known::{Examined, Found, Known, Listed, Removed, Warning};
 use progress::{List, Progress};
 
 /// How often a list is begun anew because its connection died.
@@ -78,6 +78,8 @@ pub enum Question<'a> {
         /// The value, compared byte for byte: whoever knows it may.
         value: &'a [u8],
     },
+    /// What does the store say of itself?
+    Examine,
 }
 
 /// A question that was put. Never used again for another.
@@ -125,6 +127,10 @@ pub enum Step<'a> {
         /// Only if it has this value; as if it were free if it has another.
         only: Option<&'a [u8]>,
     },
+    /// What the store says of itself: [`handle_facts`](Asks::handle_facts), [`handle_clock`](Asks::handle_clock) and
+    /// [`handle_refused`](Asks::handle_refused) as often as there is something to say, then
+    /// [`handle_examined`](Asks::handle_examined).
+    Examine,
 }
 
 /// How long a key lives on.
@@ -317,6 +323,40 @@ impl Asks {
         self.answer(id, Ok(Known::Removed(removed)));
     }
 
+    /// Some of what the store says of itself, each with a name. Escaped here.
+    pub fn handle_facts<'a>(
+        &mut self,
+        id: AskId,
+        facts: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) {
+        if let Some(examined) = self.examined(id) {
+            examined.take_facts(facts);
+        }
+    }
+
+    /// The store's own clock, in microseconds of Unix time.
+    pub fn handle_clock(&mut self, id: AskId, unix_us: u64) {
+        if let Some(examined) = self.examined(id) {
+            examined.clock_us = Some(unix_us);
+        }
+    }
+
+    /// What the store does not say of itself, with its words.
+    pub fn handle_refused(&mut self, id: AskId, what: &str, text: &[u8]) {
+        if let Some(examined) = self.examined(id) {
+            let text = escape_text(text, MAX_TEXT);
+            examined.refused.push((what.into(), text.into()));
+        }
+    }
+
+    /// The store has said of itself what it says.
+    pub fn handle_examined(&mut self, id: AskId) {
+        if let Some(examined) = self.examined(id) {
+            let examined = core::mem::take(examined);
+            self.answer(id, Ok(Known::Examined(examined)));
+        }
+    }
+
     /// The same step is to be put another way.
     pub(crate) fn handle_again(&mut self, id: AskId) {
         self.want(id);
@@ -342,6 +382,10 @@ impl Asks {
             Progress::Remove { .. } => return self.want(id),
             Progress::Inspect { value, .. } => {
                 *value = None;
+                return self.want(id);
+            }
+            Progress::Examine(examined) => {
+                *examined = Examined::default();
                 return self.want(id);
             }
         };
@@ -384,6 +428,13 @@ impl Asks {
     }
 
     // ---- helpers ----
+
+    fn examined(&mut self, id: AskId) -> Option<&mut Examined> {
+        match &mut self.asked.get_mut(&id)?.progress {
+            Progress::Examine(examined) => Some(examined),
+            _ => None,
+        }
+    }
 
     /// Whether it is a removal that was handed over and not answered.
     fn may_be_done(&self, id: AskId, unsent: bool) -> bool {

@@ -23,6 +23,7 @@
 //! A [`Call`] is an operation on its way: a program that has a connection of its own sends its commands and gives
 //! it the replies. [`mux`](crate::mux) does the same on a connection that it reads and writes by itself.
 
+mod about;
 mod call;
 mod confirm;
 mod cool;

@@ -60,8 +60,8 @@ pub use socket::BlockingStream;
 #[cfg(feature = "tls")]
 pub use tenure_client::Tls;
 pub use tenure_client::{
-    Cause, Config, ConfigError, Error, Event, Failure, Holder, Inspection, Listed, LockOptions,
-    Lost, Observer, OwnerToken, Reason, Released, Removed, Risk, Wait, Warning,
+    Cause, Config, ConfigError, Error, Event, Examination, Failure, Holder, Inspection, Listed,
+    LockOptions, Lost, Observer, OwnerToken, Reason, Released, Removed, Risk, Wait, Warning,
 };
 
 /// Connects to the server that `url` names.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_client::{
-    Config, Driver, Error, Holder, Inspection, Listed, LockOptions, OwnerToken, Removed, Wait,
+    Config, Driver, Error, Examination, Holder, Inspection, Listed, LockOptions, OwnerToken,
+    Removed, Wait,
 };
 
 use crate::client::Client;
@@ -201,6 +202,23 @@ impl Locks {
     ) -> Result<Option<Removed>, Error> {
         self.client.enter_to_ask()?;
         self.client.ask(self.inner.release_by_token(name, token))
+    }
+
+    /// Asks what the server says of itself: version, memory, persistence, replication, clock.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tenure_blocking::Error> {
+    /// # let locks = tenure_blocking::memory();
+    /// let examination = locks.examine()?;
+    /// println!("{:?} at {:?}", examination.fact("redis_version"), examination.clock);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`tenure_client::Locks::examine`]; and [`Error::Forked`].
+    pub fn examine(&self) -> Result<Examination, Error> {
+        self.client.enter_to_ask()?;
+        self.client.ask(self.inner.examine())
     }
 
     /// Waits until the server has been reached, or a first try to reach it has failed.

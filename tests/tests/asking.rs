@@ -313,3 +313,44 @@ fn a_strict_client_takes_no_lock_where_locks_may_be_deleted() -> Outcome {
         lock.release(held)
     })
 }
+
+#[test]
+fn a_server_says_what_it_is() -> Outcome {
+    each(|server, client| {
+        let replica = Server::start(
+            server.kind(),
+            &["--replicaof", "127.0.0.1", &server.port().to_string()],
+        )?;
+        let (tenure, of_replica) = (
+            Tenure::connect(&server.url(), "me")?,
+            Tenure::start(&replica.url(), |config| config)?,
+        );
+        let examine = || tenure.wait(tenure.locks().examine());
+        let said = examine()??;
+        assert_eq!(
+            (&*said.refused, said.fact("role")),
+            (&[][..], Some("master"))
+        );
+        let apart = said
+            .clock
+            .ok_or("no clock")?
+            .elapsed()
+            .map_or_else(|error| error.duration(), |it| it);
+        assert!(apart < SOON, "{apart:?}");
+        for name in [
+            "redis_version",
+            "uptime_in_seconds",
+            "maxmemory_policy",
+            "aof_enabled",
+            "connected_slaves",
+        ] {
+            assert!(said.fact(name).is_some(), "{name}: {said:?}");
+        }
+        assert_eq!(said.fact("no such fact"), None);
+        client.config_set("maxmemory-policy", "allkeys-lru")?;
+        assert_eq!(examine()??.fact("maxmemory_policy"), Some("allkeys-lru"));
+        let said = of_replica.wait(of_replica.locks().examine())??;
+        assert_eq!(said.fact("role"), Some("slave"));
+        Ok(())
+    })
+}

@@ -307,6 +307,17 @@ const EXTRAS: [Extra; 8] = [
         },
     },
     Extra {
+        what: "`examine`",
+        commands: &["info", "time"],
+        works: |_, url| {
+            let tenure = Tenure::connect(url, "me")?;
+            let examination = tenure.wait(tenure.locks().examine())??;
+            let told = !examination.facts.is_empty() && examination.clock.is_some();
+            assert_eq!(told, examination.refused.is_empty());
+            Ok(told)
+        },
+    },
+    Extra {
         what: "risks, and `Config::strict_server`",
         commands: &["info"],
         works: |server, url| {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
 
-use crate::names::{Mark, Value};
+use crate::names::{Mark, Value, escape_text};
 
 /// What a question has found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum Known {
     Listed(Listed),
     /// What was removed; `None` when there was nothing.
     Removed(Option<Removed>),
+    /// What the store says of itself.
+    Examined(Examined),
 }
 
 /// What is under the key of a name.
@@ -69,6 +71,31 @@ pub struct Removed {
     pub since_ms: Option<u64>,
     /// What was odd about it: [`Warning::Foreign`] or [`Warning::OtherType`].
     pub warning: Option<Warning>,
+}
+
+/// What a store says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Examined {
+    /// Names and values in the store's own words and order; escaped.
+    pub facts: Vec<(Box<str>, Box<str>)>,
+    /// Its clock, in microseconds of Unix time.
+    pub clock_us: Option<u64>,
+    /// What it does not say, and its words for why; escaped.
+    pub refused: Vec<(Box<str>, Box<str>)>,
+}
+
+/// So many facts are kept of a store, and each is cut to so many bytes.
+const MAX_FACTS: usize = 1_000;
+const MAX_FACT: usize = 200;
+
+impl Examined {
+    pub(super) fn take_facts<'a>(&mut self, facts: impl Iterator<Item = (&'a [u8], &'a [u8])>) {
+        let room = MAX_FACTS.saturating_sub(self.facts.len());
+        let escaped = |text| escape_text(text, MAX_FACT).into();
+        let facts = facts.map(|(name, value)| (escaped(name), escaped(value)));
+        self.facts.extend(facts.take(room));
+    }
 }
 
 impl Found {

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use super::{Found, Known, Listed, Question, Step, Ttl, Warning};
+use super::{Examined, Found, Known, Listed, Question, Step, Ttl, Warning};
 use crate::error::ConfigError;
 use crate::names::{FORCED, Names, glob};
 
@@ -30,6 +30,8 @@ pub(super) enum Progress {
         /// Only this value.
         only: Option<Vec<u8>>,
     },
+    /// What was said so far.
+    Examine(Examined),
 }
 
 /// A list on its way.
@@ -66,6 +68,7 @@ impl Progress {
             }
             Question::Remove { name } => Progress::remove(names, name, None)?,
             Question::Release { name, value } => Progress::remove(names, name, Some(value))?,
+            Question::Examine => Progress::Examine(Examined::default()),
             Question::List { start, limit } => {
                 let start = names.key_start(start)?;
                 Progress::List(List {
@@ -103,6 +106,7 @@ impl Progress {
                 by,
                 only: only.as_deref(),
             },
+            Progress::Examine(_) => Step::Examine,
             Progress::List(list) if !list.looking.is_empty() => Step::Look {
                 keys: &list.looking,
             },
@@ -119,7 +123,7 @@ impl Progress {
         match self {
             Progress::Inspect { value, .. } => *value = Some(Found::of(shown)),
             Progress::List(list) => list.value = Some(Found::of(shown)),
-            Progress::Remove { .. } => {}
+            Progress::Remove { .. } | Progress::Examine(_) => {}
         }
     }
 
@@ -127,7 +131,7 @@ impl Progress {
         let found = match self {
             Progress::Inspect { value, .. } => value,
             Progress::List(list) => &mut list.value,
-            Progress::Remove { .. } => return,
+            Progress::Remove { .. } | Progress::Examine(_) => return,
         };
         if let Some(found) = found {
             found.take_counter(counter);
@@ -142,7 +146,7 @@ impl Progress {
                 true
             }
             Progress::List(list) => list.take_ttl(names, ttl),
-            Progress::Remove { .. } => false,
+            Progress::Remove { .. } | Progress::Examine(_) => false,
         }
     }
 
@@ -151,7 +155,7 @@ impl Progress {
         match self {
             Progress::Inspect { value, .. } => Some(Known::Inspected(value.take())),
             Progress::List(list) => list.known().map(Known::Listed),
-            Progress::Remove { .. } => None,
+            Progress::Remove { .. } | Progress::Examine(_) => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One step of a question on its way: its commands, the replies to it, or that none will come.
 
-use super::{Dialect, REMOVE, Sent, call};
+use super::{Dialect, REMOVE, Sent, about, call};
 use crate::ask::{AskId, Asks, Removed, Step, Ttl, Warning};
 use crate::conn::Reply;
 use crate::error::{Failure, LinkFault, ServerError};
@@ -63,6 +63,7 @@ impl Probe {
             None => 0,
             Some(Step::Look { keys }) => u8::try_from(keys.len() * 3).unwrap_or(0),
             Some(Step::Scan { .. } | Step::Remove { .. }) => 1,
+            Some(Step::Examine) => about::REPLIES,
         }
     }
 
@@ -80,6 +81,7 @@ impl Probe {
                     each(&["PTTL".into(), key]);
                 }
             }
+            Some(Step::Examine) => about::commands(each),
             Some(Step::Scan {
                 cursor,
                 pattern,
@@ -133,6 +135,7 @@ impl Probe {
                 Err(text) => failed(id, text, asks),
             },
             Some(Step::Scan { .. }) => take_page(id, &reply.value, now, asks),
+            Some(Step::Examine) => about::take_reply(id, &reply.value, reply.more, asks),
             Some(Step::Remove { .. }) => {
                 let error = reply.value.error().map(ServerError::of);
                 dialect.known.remove = error.is_none();

@@ -423,3 +423,48 @@ fn closing_answers_everything_once() {
     assert!(world.mux.is_finished());
     assert_eq!(world.answers.len(), 3);
 }
+
+#[test]
+fn a_server_is_examined_in_one_round_trip_and_what_it_refuses_is_said() {
+    let mut world = greeted(Server::redis());
+    world.server.memory = "# Memory\r\nmaxmemory:0\r\n";
+    world.server.persistence = "-NOPERM no";
+    let asked = world.now;
+    let id = world.ask(&Question::Examine);
+    world.run(ms(5));
+    let (tick, result) = world.answer(id);
+    assert_eq!(tick, asked + world.latency * 2);
+    let Ok(Known::Examined(examined)) = result else {
+        panic!("{result:?}")
+    };
+    let fact = |name: &str| {
+        let mut facts = examined.facts.iter();
+        facts.find_map(|(found, value)| (**found == *name).then_some(&**value))
+    };
+    assert_eq!(fact("redis_version"), Some("8.6.3"));
+    assert_eq!(fact("maxmemory"), Some("0"));
+    assert_eq!(fact("role"), Some("mas%1Bter"));
+    let refused = &examined.refused;
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert_eq!(
+        (&*refused[0].0, &*refused[0].1),
+        ("persistence", "NOPERM no")
+    );
+    let clock = world.server.epoch + (asked + world.latency).as_micros();
+    assert_eq!(examined.clock_us, Some(clock));
+}
+
+#[test]
+fn an_examination_begins_anew_when_its_connection_dies() {
+    let mut world = greeted(Server::redis());
+    let id = world.ask(&Question::Examine);
+    world.run(world.latency);
+    world.cut();
+    world.run(ms(500));
+    let Ok(Known::Examined(examined)) = world.answer(id).1 else {
+        panic!("{:?}", world.answer(id));
+    };
+    let versions = examined.facts.iter();
+    let versions = versions.filter(|(name, _)| **name == *"redis_version");
+    assert_eq!((versions.count(), examined.refused.len()), (1, 0));
+}

@@ -107,7 +107,8 @@ proptest! {
                 18 => mux.transmitted(now, arg as usize % 100),
                 19 => {
                     let name = [b'a' + (arg % 4) as u8];
-                    let question = match arg % 3 {
+                    let question = match arg % 4 {
+                        3 => Question::Examine,
                         0 => Question::Inspect { name: &name },
                         1 => Question::Remove { name: &name },
                         _ => Question::List { start: &name[1..], limit: arg as usize % 5 },

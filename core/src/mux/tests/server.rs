@@ -282,12 +282,19 @@ impl Server {
             "INFO" => {
                 let text = match words[1] {
                     "memory" => self.memory,
-                    _ => self.persistence,
+                    "persistence" => self.persistence,
+                    "server" => "# Server\r\nredis_version:8.6.3\r\n",
+                    _ => "role:mas\x1bter\r\n",
                 };
                 match text.strip_prefix('-') {
                     Some(error) => error_reply(error),
                     None => bulk(text.as_bytes()),
                 }
+            }
+            "TIME" => {
+                let us = self.epoch + now;
+                let text = |number: u64| format!("${}\r\n{number}\r\n", number.to_string().len());
+                format!("*2\r\n{}{}", text(us / 1_000_000), text(us % 1_000_000)).into_bytes()
             }
             "PTTL" if !self.may_read => error_reply("NOPERM no"),
             "PTTL" => match self.keys.get(&arg(1)) {

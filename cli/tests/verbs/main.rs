@@ -1,0 +1,4 @@
+//! The verbs of `tenure` that run no command, as a shell would use them, over real servers.
+
+mod harness;
+mod holders;
