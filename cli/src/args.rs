@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::doctor::DoctorArgs;
 use crate::list::ListArgs;
 use crate::release::ReleaseArgs;
 use crate::status::StatusArgs;
@@ -30,6 +31,7 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     List(ListArgs),
     Release(ReleaseArgs),
+    Doctor(DoctorArgs),
 }
 
 /// Run a command while holding a lock: one at a time, on all machines

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod doctor;
 mod exit;
 mod list;
 mod output;
@@ -42,6 +43,7 @@ fn tenure() -> Ending {
             Verb::Status(args) => ended(status::status(&args)),
             Verb::List(args) => ended(list::list(&args)),
             Verb::Release(args) => ended(release::release(&args)),
+            Verb::Doctor(args) => ended(doctor::doctor(&args)),
         },
         Err(error) => {
             // Nobody is left to be told if that fails.

@@ -56,6 +56,15 @@ impl Store {
         Ok(locks)
     }
 
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        let scheme = self.url.split_once("://").map_or("", |(scheme, _)| scheme);
+        matches!(scheme, "rediss" | "valkeys")
+    }
+
     /// For the environment of a command that may use it too.
     pub(crate) fn url(&self) -> &str {
         &self.url

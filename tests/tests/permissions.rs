@@ -179,7 +179,7 @@ struct Extra {
     works: fn(&Server, &str) -> Result<bool, Failure>,
 }
 
-const EXTRAS: [Extra; 8] = [
+const EXTRAS: [Extra; 9] = [
     Extra {
         what: "`inspect`",
         commands: &["getrange", "pttl"],

@@ -1,0 +1,132 @@
+//! The store under examination: how it was reached, and all checks in order.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use tenure::binding::Endpoint;
+use tenure::blocking::{Locks, connect_config};
+use tenure::{Config, Error, Event, Flavour, Observer, ServerInfo};
+
+use super::probes::Probe;
+use super::{Check, facts};
+use crate::store::Store;
+
+/// A store that was reached.
+pub(super) struct Patient {
+    config: Config,
+    locks: Locks,
+    heard: Arc<Heard>,
+    took: Duration,
+    is_tls: bool,
+}
+
+/// What the client says of its connection.
+#[derive(Default)]
+pub(super) struct Heard {
+    server: Mutex<ServerInfo>,
+    unwatched: Mutex<Option<String>>,
+}
+
+/// Requests are refused or answered: nothing is waited for longer.
+const REPLY_LIMIT: Duration = Duration::from_secs(2);
+
+impl Patient {
+    pub(super) fn reach(store: &Store) -> Result<Patient, Error> {
+        let config = store.config().clone().label("tenure-doctor");
+        let config = config.reply_limit(REPLY_LIMIT);
+        let heard = Arc::<Heard>::default();
+        let begun = Instant::now();
+        let locks = connect_config(&config.clone().observe(heard.clone()))?;
+        Ok(Patient {
+            config,
+            locks,
+            heard,
+            took: begun.elapsed(),
+            is_tls: store.is_tls(),
+        })
+    }
+
+    pub(super) fn checks(&self) -> Vec<Check> {
+        let server = self.heard.server();
+        let mut checks = vec![self.reached(), self.transport()];
+        let before = SystemTime::now();
+        match self.locks.examine() {
+            Err(error) => checks.push(Check::fail("server", error.to_string(), "run it again")),
+            Ok(examination) => {
+                let asked = (before, SystemTime::now());
+                checks.extend(facts::checks(&examination, &server, asked));
+            }
+        }
+        let probe = Probe::new(&self.locks, server);
+        checks.push(probe.round_trip());
+        checks.extend(probe.permissions(&self.config));
+        checks
+    }
+
+    fn reached(&self) -> Check {
+        let endpoint = self.config.endpoint();
+        let endpoint = endpoint.map(ToString::to_string).unwrap_or_default();
+        let protocol = self.heard.server().protocol;
+        let ms = self.took.as_millis();
+        Check::ok("reach", format!("{endpoint} in {ms} ms, RESP{protocol}"))
+    }
+
+    fn transport(&self) -> Check {
+        match self.config.endpoint() {
+            _ if self.is_tls => Check::ok("tls", "the certificate is trusted"),
+            Some(Endpoint::Tcp { host, .. }) if is_loopback(host) => {
+                Check::ok("tls", "not needed: this machine")
+            }
+            Some(Endpoint::Tcp { .. }) => Check::warn(
+                "tls",
+                "passwords and owner tokens cross the network in clear",
+                "let the server speak TLS, and begin the URL with rediss://",
+            ),
+            _ => Check::ok("tls", "not needed: a local socket"),
+        }
+    }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.parse::<std::net::IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+impl Heard {
+    pub(super) fn server(&self) -> ServerInfo {
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the server does not tell when a name gets free.
+    pub(super) fn unwatched(&self) -> Option<String> {
+        let unwatched = self.unwatched.lock();
+        unwatched.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Observer for Heard {
+    fn event(&self, event: &Event<'_>) {
+        match event {
+            Event::Connected(info) => {
+                *self.server.lock().unwrap_or_else(PoisonError::into_inner) = **info;
+            }
+            Event::Unwatched(why) => {
+                let mut unwatched = self
+                    .unwatched
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                *unwatched = Some(why.to_string());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// For people.
+pub(super) fn named(flavour: Flavour) -> &'static str {
+    match flavour {
+        Flavour::Redis => "Redis",
+        Flavour::Valkey => "Valkey",
+        _ => "a server that does not say what it is",
+    }
+}

@@ -1,0 +1,74 @@
+//! What each verb says of itself.
+
+use crate::harness::{bare, said};
+use crate::kept;
+
+/// All of them, and the program itself.
+const VERBS: [&str; 10] = [
+    "",
+    "run",
+    "status",
+    "list",
+    "release",
+    "watch",
+    "doctor",
+    "bench",
+    "completions",
+    "man",
+];
+
+fn help(verb: &str, option: &str) -> String {
+    let words: Vec<&str> = [verb, option]
+        .into_iter()
+        .filter(|word| !word.is_empty())
+        .collect();
+    let mut command = bare(&words);
+    // Whatever the environment holds, no help shows it.
+    for variable in ["TENURE_STORE", "TENURE_STORE_FILE", "TENURE_TOKEN"] {
+        command.env(variable, "s3cret");
+    }
+    let (status, out, err) = said(&mut command);
+    assert_eq!((status, &*err), (0, ""), "{words:?}");
+    assert!(!out.contains("s3cret"), "{out}");
+    out
+}
+
+#[test]
+fn a_help_is_what_was_read_last() {
+    for verb in VERBS {
+        let name = match verb {
+            "" => "tenure",
+            verb => verb,
+        };
+        kept::file(&format!("snapshots/{name}.txt"), &help(verb, "--help"));
+    }
+}
+
+#[test]
+fn a_help_fits_a_screen_and_begins_with_an_example() {
+    for verb in VERBS {
+        // `run` has a longer one behind `--help`.
+        let text = help(verb, "-h");
+        let example = format!("Example: tenure {verb}");
+        assert!(text.starts_with(example.trim_end()), "{text}");
+        assert!(text.lines().count() <= 24, "{text}");
+        let widest = text.lines().map(str::len).max();
+        assert!(widest <= Some(80), "{text}");
+    }
+}
+
+#[test]
+fn there_is_no_verb_without_a_help_here() {
+    let text = help("", "--help");
+    let (_, list) = text.split_once("Commands:\n").unwrap();
+    let verbs = list.lines().take_while(|line| !line.is_empty());
+    let verbs = verbs.map(|line| line.split_whitespace().next().unwrap());
+    assert_eq!(verbs.collect::<Vec<_>>(), VERBS[1..]);
+}
+
+#[test]
+fn a_misspelt_verb_is_a_usage_error_that_names_the_nearest() {
+    let (status, out, err) = said(&mut bare(&["staus", "a"]));
+    assert_eq!((status, &*out), (64, ""));
+    assert!(err.contains("status"), "{err}");
+}
