@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::bench::BenchArgs;
+use crate::completions::{CompletionsArgs, ManArgs};
 use crate::doctor::DoctorArgs;
 use crate::list::ListArgs;
 use crate::release::ReleaseArgs;
 use crate::status::StatusArgs;
+use crate::watch::WatchArgs;
 
 /// Run commands under a distributed lock.
 #[derive(Debug, Parser)]
@@ -31,7 +34,11 @@ pub(crate) enum Verb {
     Status(StatusArgs),
     List(ListArgs),
     Release(ReleaseArgs),
+    Watch(WatchArgs),
     Doctor(DoctorArgs),
+    Bench(BenchArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
 }
 
 /// Run a command while holding a lock: one at a time, on all machines

@@ -18,8 +18,8 @@ use server::Patient;
 #[command(before_help = "Example: tenure doctor --store redis://db1/")]
 #[command(max_term_width = 80)]
 #[command(
-    after_help = "Takes locks of its own only, below `tenure-doctor`. Exit status: 0, also with warnings;
-1 something fails, 69 it cannot look, 64 usage."
+    after_help = "Takes locks of its own only, below `tenure-doctor`. Exit status: 0, also with \
+        warnings; 1 something fails, 69 it cannot look, 64 usage."
 )]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]

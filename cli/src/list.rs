@@ -53,7 +53,7 @@ pub(crate) fn list(args: &ListArgs) -> Result<u8, Failure> {
         print_json(&json!({"locks": all, "more": listed.more}))?;
         return Ok(exit::DONE);
     }
-    print(&table(&listed, args.color.is_wanted()))?;
+    print(&table(&listed, args.color.is_wanted(), None))?;
     if listed.names.is_empty() {
         eprintln!("tenure: nothing is held");
     }
@@ -63,8 +63,8 @@ pub(crate) fn list(args: &ListArgs) -> Result<u8, Failure> {
     Ok(exit::DONE)
 }
 
-/// The names with their holders; nothing for none.
-pub(crate) fn table(listed: &Listed, colored: bool) -> String {
+/// The names with their holders, cut to the width if there is one; nothing for none.
+pub(crate) fn table(listed: &Listed, colored: bool, width: Option<usize>) -> String {
     let mut table = Table::default();
     if !listed.names.is_empty() {
         table.row(Style::Strong, HEAD);
@@ -78,7 +78,7 @@ pub(crate) fn table(listed: &Listed, colored: bool) -> String {
         };
         table.row(style, shown.row());
     }
-    table.text(colored)
+    table.text(colored, width)
 }
 
 fn shown(listed: &Listed) -> impl Iterator<Item = Shown<'_>> {

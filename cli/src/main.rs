@@ -9,8 +9,11 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
+mod completions;
 mod doctor;
 mod exit;
+mod interrupt;
 mod list;
 mod output;
 mod print;
@@ -19,6 +22,7 @@ mod run;
 mod shown;
 mod status;
 mod store;
+mod watch;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -43,7 +47,11 @@ fn tenure() -> Ending {
             Verb::Status(args) => ended(status::status(&args)),
             Verb::List(args) => ended(list::list(&args)),
             Verb::Release(args) => ended(release::release(&args)),
+            Verb::Watch(args) => ended(watch::watch(&args)),
             Verb::Doctor(args) => ended(doctor::doctor(&args)),
+            Verb::Bench(args) => ended(bench::bench(&args)),
+            Verb::Completions(args) => ended(completions::completions(&args)),
+            Verb::Man(args) => ended(completions::man(&args)),
         },
         Err(error) => {
             // Nobody is left to be told if that fails.

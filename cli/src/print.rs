@@ -117,8 +117,8 @@ impl Table {
         self.rows.push((style, cells));
     }
 
-    /// Its lines. Cells are ASCII: what comes from a store is escaped.
-    pub(crate) fn text(&self, colored: bool) -> String {
+    /// Its lines, cut to the width if there is one. Cells are ASCII: what comes from a store is escaped.
+    pub(crate) fn text(&self, colored: bool, most: Option<usize>) -> String {
         let mut widths: Vec<usize> = Vec::new();
         for (_, cells) in &self.rows {
             widths.resize(widths.len().max(cells.len()), 0);
@@ -132,7 +132,9 @@ impl Table {
             let line: Vec<String> = cells
                 .map(|(cell, width)| format!("{cell:width$}"))
                 .collect();
-            text += &style.paint(line.join("  ").trim_end(), colored);
+            let line = line.join("  ");
+            let line: String = line.chars().take(most.unwrap_or(usize::MAX)).collect();
+            text += &style.paint(line.trim_end(), colored);
             text.push('\n');
         }
         text
@@ -148,11 +150,15 @@ mod tests {
         let mut table = Table::default();
         table.row(Style::Strong, ["NAME", "HOLDER", ""]);
         table.row(Style::Plain, ["a", "web-1:4711", "odd"]);
-        assert_eq!(table.text(false), "NAME  HOLDER\na     web-1:4711  odd\n");
         assert_eq!(
-            table.text(true).lines().next(),
+            table.text(false, None),
+            "NAME  HOLDER\na     web-1:4711  odd\n"
+        );
+        assert_eq!(
+            table.text(true, None).lines().next(),
             Some("\x1b[1mNAME  HOLDER\x1b[0m")
         );
+        assert_eq!(table.text(false, Some(8)), "NAME  HO\na     we\n");
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::store::Store;
 #[command(before_help = "Example: tenure status nightly-report")]
 #[command(max_term_width = 80)]
 #[command(
-    after_help = "It is what the store said a moment ago. Exit status: 0, held or free; 69 no store,
-77 refused by it, 64 usage."
+    after_help = "It is what the store said a moment ago. Exit status: 0, held or free; 69 no \
+        store, 77 refused by it, 64 usage."
 )]
 pub(crate) struct StatusArgs {
     /// Of the lock

@@ -103,7 +103,7 @@ fn replication(said: &Examination) -> Option<Check> {
     Some(Check::warn(
         "replication",
         format!(
-            "a primary with {replicas} replicas, the slowest {lag} s behind: a failover can forget locks"
+            "a primary, replicas: {replicas}, the slowest {lag} s behind: a failover can forget locks"
         ),
         "ask for .replicas(n, within) where that matters: docs/replicas.md",
     ))
@@ -206,7 +206,7 @@ mod tests {
         let check = replication(&said).unwrap();
         assert_eq!(check.grade, Grade::Warn);
         assert!(
-            check.detail.contains("2 replicas, the slowest 3 s behind"),
+            check.detail.contains("replicas: 2, the slowest 3 s behind"),
             "{}",
             check.detail
         );

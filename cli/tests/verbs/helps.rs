@@ -62,6 +62,8 @@ fn there_is_no_verb_without_a_help_here() {
     let text = help("", "--help");
     let (_, list) = text.split_once("Commands:\n").unwrap();
     let verbs = list.lines().take_while(|line| !line.is_empty());
+    // What goes on in a second line is further in.
+    let verbs = verbs.filter(|line| !line.starts_with("   "));
     let verbs = verbs.map(|line| line.split_whitespace().next().unwrap());
     assert_eq!(verbs.collect::<Vec<_>>(), VERBS[1..]);
 }

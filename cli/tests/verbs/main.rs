@@ -5,3 +5,5 @@ mod harness;
 mod helps;
 mod holders;
 mod kept;
+mod measuring;
+mod watching;
