@@ -23,6 +23,7 @@
 //!             Job::Inspect { keys } => Done::Inspected(keys.iter().map(|_| Found::default()).collect()),
 //!             Job::List { .. } => Done::Listed(Vec::new()),
 //!             Job::Remove { .. } => Done::Removed(None),
+//!             Job::Examine => Done::Examined(Vec::new()),
 //!             _ => Done::Granted { fence: None },
 //!         })
 //!     }
@@ -215,6 +216,8 @@ pub enum Job {
         /// Only if it has this value; as if it were free if it has another.
         only: Option<Bytes>,
     },
+    /// Say what the store is and how it is set: [`Done::Examined`].
+    Examine,
 }
 
 /// Somebody in the queue of a fair lock.
@@ -256,6 +259,8 @@ pub enum Done {
     Listed(Vec<Bytes>),
     /// The value that was removed, if there was one.
     Removed(Option<Bytes>),
+    /// What there is to say of the store, each with a name.
+    Examined(Vec<(Bytes, Bytes)>),
 }
 
 /// What a key has.

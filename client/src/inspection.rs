@@ -102,7 +102,8 @@ pub struct Removed {
 #[non_exhaustive]
 pub struct Examination {
     /// Names and values in the server's own words and order, escaped: of Redis and Valkey the lines of `INFO server`,
-    /// `memory`, `persistence` and `replication`. Which there are depends on the server, and its version.
+    /// `memory`, `persistence` and `replication`; of a file `sqlite_version`, `journal_mode`, `free_bytes` and others. Which there are
+    /// depends on the server, and its version.
     pub facts: Vec<(Box<str>, Box<str>)>,
     /// The server's clock.
     pub clock: Option<SystemTime>,

@@ -10,6 +10,8 @@ use crate::output::roughly;
 
 /// Clocks that are further apart are worth a word.
 const APART: Duration = Duration::from_secs(1);
+/// A file of locks needs little; its journal may grow for a while.
+const LEAST_FREE: u64 = 16 << 20;
 const OLDEST: (u16, u16) = (6, 2);
 
 /// Everything that can be said without trying. `asked` is from when to when the server was asked.
@@ -29,6 +31,49 @@ pub(super) fn checks(
     checks.extend(replication(said));
     checks.extend(eviction(said));
     checks.extend(persistence(said));
+    checks
+}
+
+/// The same of a file. That it is on a disk of this machine was seen when it was opened.
+pub(super) fn of_file(said: &Examination) -> Vec<Check> {
+    let version = said.fact("sqlite_version").unwrap_or_default();
+    let mode = said.fact("file_mode").unwrap_or_default();
+    let mut checks = vec![Check::ok("version", format!("SQLite {version}"))];
+    // The last digit is for everybody.
+    checks.push(match mode.chars().last() {
+        Some('2' | '3' | '6' | '7') => Check::warn(
+            "file",
+            format!("anybody on this machine may write it (mode {mode})"),
+            "chmod o-w: who writes it can free any lock",
+        ),
+        _ => Check::ok("file", format!("on a disk of this machine, mode {mode}")),
+    });
+    checks.push(match said.fact("journal_mode") {
+        Some("wal") => Check::ok("journal", "a write-ahead log"),
+        other => Check::warn(
+            "journal",
+            format!(
+                "mode {}: who reads waits for who writes",
+                other.unwrap_or("unknown")
+            ),
+            "set journal_mode to wal, while nobody uses the file",
+        ),
+    });
+    let free = said
+        .fact("free_bytes")
+        .and_then(|bytes| bytes.parse::<u64>().ok());
+    checks.extend(free.map(|bytes| {
+        let text = format!("{} MB are free", bytes >> 20);
+        match bytes < LEAST_FREE {
+            true => Check::warn(
+                "space",
+                text,
+                "make room: on a full disk no lock is granted or renewed",
+            ),
+            false => Check::ok("space", text),
+        }
+    }));
+    checks.push(Check::ok("persistence", "a file: locks outlive a restart"));
     checks
 }
 
@@ -210,6 +255,27 @@ mod tests {
             "{}",
             check.detail
         );
+    }
+
+    #[test]
+    fn a_file_without_room_or_open_to_all_is_warned_of() {
+        let grades = |facts: &[(&str, &str)]| {
+            let checks = of_file(&said(facts));
+            let odd = checks.iter().filter(|check| check.grade != Grade::Ok);
+            odd.map(|check| check.check).collect::<Vec<_>>()
+        };
+        let good = [
+            ("journal_mode", "wal"),
+            ("file_mode", "600"),
+            ("free_bytes", "99999999"),
+        ];
+        assert_eq!(grades(&good), Vec::<&str>::new());
+        let bad = [
+            ("journal_mode", "delete"),
+            ("file_mode", "666"),
+            ("free_bytes", "9"),
+        ];
+        assert_eq!(grades(&bad), ["file", "journal", "space"]);
     }
 
     #[test]

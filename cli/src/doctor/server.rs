@@ -48,10 +48,14 @@ impl Patient {
 
     pub(super) fn checks(&self) -> Vec<Check> {
         let server = self.heard.server();
-        let mut checks = vec![self.reached(), self.transport()];
+        let mut checks = vec![self.reached()];
+        checks.extend(self.transport());
         let before = SystemTime::now();
         match self.locks.examine() {
             Err(error) => checks.push(Check::fail("server", error.to_string(), "run it again")),
+            Ok(examination) if self.config.file().is_some() => {
+                checks.extend(facts::of_file(&examination));
+            }
             Ok(examination) => {
                 let asked = (before, SystemTime::now());
                 checks.extend(facts::checks(&examination, &server, asked));
@@ -64,26 +68,30 @@ impl Patient {
     }
 
     fn reached(&self) -> Check {
+        let ms = self.took.as_millis();
+        if let Some(path) = self.config.file() {
+            return Check::ok("reach", format!("{} in {ms} ms", path.display()));
+        }
         let endpoint = self.config.endpoint();
         let endpoint = endpoint.map(ToString::to_string).unwrap_or_default();
         let protocol = self.heard.server().protocol;
-        let ms = self.took.as_millis();
         Check::ok("reach", format!("{endpoint} in {ms} ms, RESP{protocol}"))
     }
 
-    fn transport(&self) -> Check {
-        match self.config.endpoint() {
+    /// Whether others can listen; a file is not reached over a network.
+    fn transport(&self) -> Option<Check> {
+        Some(match self.config.endpoint()? {
             _ if self.is_tls => Check::ok("tls", "the certificate is trusted"),
-            Some(Endpoint::Tcp { host, .. }) if is_loopback(host) => {
+            Endpoint::Tcp { host, .. } if is_loopback(host) => {
                 Check::ok("tls", "not needed: this machine")
             }
-            Some(Endpoint::Tcp { .. }) => Check::warn(
+            Endpoint::Tcp { .. } => Check::warn(
                 "tls",
                 "passwords and owner tokens cross the network in clear",
                 "let the server speak TLS, and begin the URL with rediss://",
             ),
             _ => Check::ok("tls", "not needed: a local socket"),
-        }
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::thread;
 
 use serde_json::Value;
+use tenure_tests::process::Folder;
 use tenure_tests::{Authority, Server, ServerKind};
 
 use crate::harness::{MINUTE, json, on, on_each_server, said, server};
@@ -42,12 +43,13 @@ fn without_times(text: &str) -> String {
         for at in 1..words.len() {
             let unit = words[at].trim_end();
             let is_number = words[at - 1].parse::<f64>().is_ok();
+            let is_room = unit == "MB";
             let is_time = unit.trim_end_matches([',', ':']) == "ms";
             let is_lag = unit == "s"
                 && words
                     .get(at + 1)
                     .is_some_and(|word| word.starts_with("behind"));
-            if is_number && (is_time || is_lag) && !line.contains("->") {
+            if is_number && (is_time || is_lag || is_room) && !line.contains("->") {
                 words[at - 1] = "N";
             }
         }
@@ -254,4 +256,29 @@ fn tls_is_looked_at() {
     let (status, value) = json(&mut on(&server.url(), &["doctor"]));
     assert_eq!((status, value.as_array().unwrap().len()), (69, 1));
     assert_eq!(value[0]["status"], "fail");
+}
+
+#[test]
+fn a_file_is_examined_as_a_file() {
+    let folder = Folder::new().unwrap();
+    let path = folder.path().join("locks.db");
+    let url = format!("sqlite:{}", path.display());
+    assert_eq!(findings(&url), (0, vec![]));
+    let (_, text) = examined(&url, None);
+    let (before, rest) = text.split_once("SQLite ").unwrap();
+    let (version, after) = rest.split_once('\n').unwrap();
+    assert!(version.starts_with("3."), "{version}");
+    let text = format!("{before}SQLite 3.x\n{after}");
+    let text = text
+        .replace("/PORT", "/locks.db")
+        .replace(folder.path().to_str().unwrap(), "/FOLDER");
+    kept::block("doctor.md", "a file", &text);
+    // Whoever can write it can free any lock.
+    let anybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+    std::fs::set_permissions(&path, anybody).unwrap();
+    assert_eq!(findings(&url), (0, found(&[("file", "warn")])));
+    let nowhere = format!("sqlite:{}/none/locks.db", folder.path().display());
+    std::fs::write(folder.path().join("none"), "no folder").unwrap();
+    let (status, value) = json(&mut on(&nowhere, &["doctor"]));
+    assert_eq!((status, &value[0]["check"]), (69, &"reach".into()));
 }

@@ -25,6 +25,8 @@ pub(crate) fn bare(words: &[&str]) -> Command {
     ] {
         command.env_remove(variable);
     }
+    // Not in the home of whoever runs the tests.
+    command.env("XDG_STATE_HOME", "/dev/null/state");
     command
 }
 

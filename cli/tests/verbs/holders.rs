@@ -1,6 +1,7 @@
 //! `status`, `list` and `release`.
 
 use crate::harness::{MINUTE, bare, held, json, locks, on, on_each_server, said, said_to, server};
+use tenure_tests::process::Folder;
 use tenure_tests::{eventually, key_of};
 
 #[test]
@@ -290,6 +291,24 @@ fn what_is_wrong_with_the_store_has_its_status() {
             );
             assert!(!err.contains("s3cret") && !err.contains("wr0ng"), "{err}");
         }
-        assert_eq!(said(&mut bare(verb)).0, 64);
+        // The default store, where it can be none.
+        assert_eq!(said(&mut bare(verb)).0, 73);
     }
+}
+
+#[test]
+fn a_file_is_a_store_too() {
+    let folder = Folder::new().unwrap();
+    let url = format!("sqlite:{}/locks.db?label=one", folder.path().display());
+    let locks = tenure::blocking::connect(&url).unwrap();
+    let lock = held(&locks, "a");
+    let (status, out, err) = said(&mut on(&url, &["status", "a"]));
+    assert_eq!((status, &*err), (0, ""));
+    assert!(out.contains("Holder:  one\n"), "{out}");
+    let (_, value) = json(&mut on(&url, &["list"]));
+    assert_eq!(value["locks"][0]["name"], "a");
+    let (status, out, _) = said(&mut on(&url, &["release", "a", "--force"]));
+    assert!(out.starts_with("`a`: removed the hold of one"), "{out}");
+    assert_eq!(status, 0);
+    assert!(eventually(MINUTE, || !lock.is_held()));
 }

@@ -132,8 +132,9 @@ fn there_is_a_manual_page_and_one_of_each_verb() {
     let (status, page, _) = said(&mut bare(&["man", "release"]));
     assert_eq!(status, 0);
     assert!(page.contains(".TH tenure-release 1") && page.contains("token\\-stdin"));
+    let (_, page, _) = said(&mut bare(&["man", "run"]));
     assert!(
-        page.contains("File with the URL of the store"),
+        page.contains("Give up if that many wait already"),
         "a page leaves nothing out: {page}"
     );
     let (status, _, err) = said(&mut bare(&["man", "fly"]));

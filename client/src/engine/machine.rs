@@ -258,7 +258,7 @@ impl<E: Engine> Rows<E> {
             }
             Done::Refused(found) | Done::Full(found) => found,
             // No answer to such a question: nobody knows what was done.
-            Done::Inspected(_) | Done::Listed(_) | Done::Removed(_) => {
+            Done::Inspected(_) | Done::Listed(_) | Done::Removed(_) | Done::Examined(_) => {
                 return Outcome::NoReply {
                     maybe_executed: true,
                     failure: failure(StoreFault::Unusable),
@@ -329,6 +329,11 @@ impl<E: Engine> Rows<E> {
                 }
                 self.asks
                     .handle_removed(id, value.as_deref().map(Removed::of));
+            }
+            Done::Examined(facts) => {
+                let facts = facts.iter().map(|(name, value)| (&**name, &**value));
+                self.asks.handle_facts(id, facts);
+                self.asks.handle_examined(id);
             }
             _ => self
                 .asks

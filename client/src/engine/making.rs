@@ -111,5 +111,6 @@ pub(super) fn question(asks: &Asks, id: AskId) -> Option<Job> {
             by: by.as_bytes().into(),
             only: only.map(Bytes::from),
         },
+        Step::Examine => Job::Examine,
     })
 }

@@ -41,6 +41,7 @@
 //! While locks are held it is looked twice a second whether one was released by force.
 
 mod clock;
+mod facts;
 mod file;
 mod forks;
 mod queue;

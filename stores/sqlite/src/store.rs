@@ -9,6 +9,7 @@ use tenure_client::engine::{Bytes, Done, Engine, Found, Job, Trouble, Waiter};
 use tenure_core::fence::{self, FenceFault};
 
 use crate::clock::{self, Uptime};
+use crate::facts::facts;
 use crate::file::{self, Identity, OpenFile};
 use crate::queue;
 use crate::table::{self, ENDLESS, Now, Stands, Table, one, run};
@@ -474,6 +475,7 @@ impl Engine for Sqlite {
                 .read(|conn, now| self.table.list(conn, start, now))
                 .map(Done::Listed),
             Job::Remove { key, by, only, .. } => self.remove(key, by, only.as_ref()),
+            Job::Examine => Ok(Done::Examined(facts(self.conn()?, &self.path))),
             _ => Err(Trouble::new(
                 StoreFault::Unusable,
                 "this version of the store cannot do it: update tenure-sqlite",
