@@ -105,9 +105,10 @@ impl From<Error> for Failure {
             Error::Denied(_) => (DENIED, "denied"),
             // A limit of this command or of the URL; all else is how the server is set.
             Error::Misconfigured(Reason::Config(_) | Reason::Input(_)) => (USAGE, "usage"),
-            Error::Misconfigured(_) | Error::Unavailable(_) | Error::Protocol(_) => {
-                (UNAVAILABLE, "unavailable")
-            }
+            Error::Misconfigured(_)
+            | Error::Unavailable(_)
+            | Error::Protocol(_)
+            | Error::MaybeDone(_) => (UNAVAILABLE, "unavailable"),
             Error::Lost(_) => (LOST, "lost"),
             _ => (BUG, "bug"),
         };

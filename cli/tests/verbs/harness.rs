@@ -1,10 +1,14 @@
 //! The program under test, and the stores that it looks at.
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use tenure::Config;
 use tenure::blocking::{Lock, Locks};
@@ -92,4 +96,18 @@ pub(crate) fn held(locks: &Locks, name: impl AsRef<OsStr>) -> Lock {
     use std::os::unix::ffi::OsStrExt as _;
     let request = locks.lock(name.as_ref().as_bytes()).lease(MINUTE);
     request.try_acquire().unwrap().acquired().unwrap()
+}
+
+/// A terminal: what is typed and seen, and what a program reads and writes.
+pub(crate) fn terminal() -> (File, File) {
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&controller).unwrap();
+    unlockpt(&controller).unwrap();
+    let path = ptsname(&controller, Vec::new()).unwrap();
+    let mut options = File::options();
+    let options = options.read(true).write(true);
+    // It is nobody's controlling terminal.
+    let options = options.custom_flags(OFlags::NOCTTY.bits().try_into().unwrap());
+    let program = options.open(path.to_str().unwrap()).unwrap();
+    (controller.into(), program)
 }

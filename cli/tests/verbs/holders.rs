@@ -1,6 +1,11 @@
 //! `status`, `list` and `release`.
 
-use crate::harness::{MINUTE, bare, held, json, locks, on, on_each_server, said, said_to, server};
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
+
+use crate::harness::{
+    MINUTE, bare, held, json, locks, on, on_each_server, said, said_to, server, terminal,
+};
 use tenure_tests::process::Folder;
 use tenure_tests::{eventually, key_of};
 
@@ -169,7 +174,7 @@ fn a_reader_that_has_enough_is_no_error() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut list = on(&server.url(), &["list"]);
-    let output = list.stdout(writer).stderr(std::process::Stdio::piped());
+    let output = list.stdout(writer).stderr(Stdio::piped());
     let output = output.spawn().unwrap().wait_with_output().unwrap();
     let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
     assert_eq!((signal, output.stderr), (Some(13), Vec::new()));
@@ -237,6 +242,34 @@ fn without_a_terminal_force_is_the_consent() {
         let wanted = serde_json::json!({"name": "a", "freed": false, "state": "free"});
         assert_eq!((status, value), (0, wanted));
     });
+}
+
+#[test]
+fn on_a_terminal_only_yes_is_the_consent() {
+    let server = server();
+    let locks = locks(&server, "one");
+    let lock = held(&locks, "a");
+    for (answer, status) in [("y\n", 75), ("\n", 75), ("yes\n", 0)] {
+        assert!(lock.is_held());
+        let (mut typed, program) = terminal();
+        let mut release = on(&server.url(), &["release", "a", "--force"]);
+        let release = release.stdin(program.try_clone().unwrap()).stderr(program);
+        let child = release.stdout(Stdio::piped()).spawn().unwrap();
+        typed.write_all(answer.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{answer:?}");
+        let out = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(
+            out.contains("removed the hold of one"),
+            status == 0,
+            "{out}"
+        );
+        let mut seen = [0; 4096];
+        let n = typed.read(&mut seen).unwrap();
+        let seen = String::from_utf8_lossy(&seen[..n]);
+        assert!(seen.contains("Holder:  one"), "{seen}");
+    }
+    assert!(eventually(MINUTE, || !lock.is_held()));
 }
 
 #[test]

@@ -8,11 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use tenure_tests::{eventually, key_of};
 
-use crate::harness::{held, locks, on, said, server};
+use crate::harness::{held, locks, on, said, server, terminal};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -178,21 +177,14 @@ fn on_a_terminal_a_table_is_drawn_in_place() {
     let server = server();
     let locks = locks(&server, "one");
     let lock = held(&locks, "a");
-    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&controller).unwrap();
-    unlockpt(&controller).unwrap();
-    let path = ptsname(&controller, Vec::new()).unwrap();
-    let terminal = std::fs::File::options()
-        .write(true)
-        .open(path.to_str().unwrap())
-        .unwrap();
+    let (controller, terminal) = terminal();
     let words = ["watch", "--interval", "20ms", "--color", "never"];
     let mut command = on(&server.url(), &words);
     let child = command.stdout(terminal).spawn().unwrap();
     drop(command);
     let (sender, lines) = channel();
     thread::spawn(move || {
-        let out = BufReader::new(std::fs::File::from(controller));
+        let out = BufReader::new(controller);
         for line in out.lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
                 return;
