@@ -62,11 +62,12 @@ impl Histogram {
 
     /// A row for each power of two: up to how long, how many, and a bar.
     pub(super) fn rows(&self, bars: bool) -> String {
-        let sums: Vec<u64> = self
-            .buckets
-            .chunks(8)
-            .map(|part| part.iter().sum())
-            .collect();
+        let parts = self.buckets.chunks(8);
+        let mut sums: Vec<u64> = parts.map(|part| part.iter().sum()).collect();
+        // What is below a microsecond is one row.
+        let least = bucket(1_023) / 8;
+        sums[least] = sums[..=least].iter().sum();
+        sums[..least].fill(0);
         let first = sums.iter().position(|sum| *sum > 0);
         let last = sums.iter().rposition(|sum| *sum > 0);
         let most = sums.iter().max().copied().unwrap_or_default().max(1);
@@ -135,6 +136,15 @@ mod tests {
         }
         assert_eq!(took.at(1.0), Duration::from_millis(1));
         assert_eq!(Histogram::default().at(0.5), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_is_below_a_microsecond_is_one_row() {
+        let mut took = Histogram::default();
+        for ns in [0, 7, 30, 1_023] {
+            took.record(Duration::from_nanos(ns));
+        }
+        assert_eq!(took.rows(false), "  <    0.001 ms 100.0%\n");
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub(super) fn hand_over(
     })
 }
 
-/// How long a loop that does nothing but look at the clock is kept from it: no lock is faster than that.
+/// How long a loop that does nothing but look at the clock is kept from it: any lock may take that much longer here.
 pub(super) fn noise(limit: Duration, stop: &AtomicBool) -> Measured {
     let begun = Instant::now();
     let mut took = Histogram::default();
