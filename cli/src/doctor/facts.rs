@@ -73,8 +73,29 @@ pub(super) fn of_file(said: &Examination) -> Vec<Check> {
             false => Check::ok("space", text),
         }
     }));
+    let step = said
+        .fact("clock_step_us")
+        .and_then(|us| us.parse::<i64>().ok());
+    checks.push(match step {
+        Some(us) => {
+            let (by, way) = (roughly(Duration::from_micros(us.unsigned_abs())), direction(us));
+            Check::warn(
+                "clock",
+                format!("this machine's clock was set {way} by {by} while locks were held"),
+                "slew the clock instead (chrony, ntpd), or set it while nothing is held: leases in a file end by it",
+            )
+        }
+        None => Check::ok("clock", "not set while locks are held"),
+    });
     checks.push(Check::ok("persistence", "a file: locks outlive a restart"));
     checks
+}
+
+fn direction(us: i64) -> &'static str {
+    match us < 0 {
+        true => "back",
+        false => "forwards",
+    }
 }
 
 fn version(said: &Examination, server: &ServerInfo) -> Check {
@@ -270,6 +291,8 @@ mod tests {
             ("free_bytes", "99999999"),
         ];
         assert_eq!(grades(&good), Vec::<&str>::new());
+        let stepped = [&good[..], &[("clock_step_us", "-3600000000")]].concat();
+        assert_eq!(grades(&stepped), ["clock"]);
         let bad = [
             ("journal_mode", "delete"),
             ("file_mode", "666"),

@@ -273,6 +273,18 @@ fn a_file_is_examined_as_a_file() {
         .replace("/PORT", "/locks.db")
         .replace(folder.path().to_str().unwrap(), "/FOLDER");
     kept::block("doctor.md", "a file", &text);
+    // As if the clock had been set back by an hour, and somebody might believe in a lease that it has made longer.
+    let file = rusqlite::Connection::open(&path).unwrap();
+    let stepped = "update tenure_clock set step_us = -3600000000, until_ms = 9000000000000000";
+    assert_eq!(file.execute(stepped, []).unwrap(), 1);
+    assert_eq!(findings(&url), (0, found(&[("clock", "warn")])));
+    let (_, text) = examined(&url, None);
+    assert!(
+        text.contains("set back by 60 min while locks were held"),
+        "{text}"
+    );
+    file.execute("update tenure_clock set step_us = 0", [])
+        .unwrap();
     // Whoever can write it can free any lock.
     let anybody = std::os::unix::fs::PermissionsExt::from_mode(0o666);
     std::fs::set_permissions(&path, anybody).unwrap();

@@ -5,8 +5,11 @@ use std::path::Path;
 use rusqlite::Connection;
 use tenure_client::engine::Bytes;
 
+use crate::clock;
+use crate::table::Now;
+
 /// Facts with their names; what cannot be found out is left out.
-pub(crate) fn facts(conn: &Connection, path: &Path) -> Vec<(Bytes, Bytes)> {
+pub(crate) fn facts(conn: &Connection, path: &Path, now: Now) -> Vec<(Bytes, Bytes)> {
     let mut facts: Vec<(&str, String)> = vec![("sqlite_version", rusqlite::version().to_owned())];
     let journal = conn.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
     facts.extend(journal.ok().map(|mode| ("journal_mode", mode)));
@@ -14,6 +17,8 @@ pub(crate) fn facts(conn: &Connection, path: &Path) -> Vec<(Bytes, Bytes)> {
         let value = conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         facts.extend(value.ok().map(|value| (name, value.to_string())));
     }
+    let step = clock::step(conn, now).ok().flatten();
+    facts.extend(step.map(|us| ("clock_step_us", us.to_string())));
     facts.extend(mode(path).map(|mode| ("file_mode", mode)));
     facts.extend(free(path).map(|bytes| ("free_bytes", bytes.to_string())));
     let bytes = |text: &str| Bytes::from(text.as_bytes());

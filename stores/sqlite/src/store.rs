@@ -475,7 +475,7 @@ impl Engine for Sqlite {
                 .read(|conn, now| self.table.list(conn, start, now))
                 .map(Done::Listed),
             Job::Remove { key, by, only, .. } => self.remove(key, by, only.as_ref()),
-            Job::Examine => Ok(Done::Examined(facts(self.conn()?, &self.path))),
+            Job::Examine => Ok(Done::Examined(facts(self.conn()?, &self.path, self.now()))),
             _ => Err(Trouble::new(
                 StoreFault::Unusable,
                 "this version of the store cannot do it: update tenure-sqlite",
