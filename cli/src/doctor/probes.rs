@@ -174,7 +174,11 @@ fn wake_ups(config: &Config, probe: &Probe<'_>) -> Check {
         Ok::<Duration, Error>(woken.saturating_duration_since(freed))
     })();
     let fix = "speak RESP3 (Redis 6 or newer, no proxy that hides it), and allow +client|tracking +get +pttl";
-    match (heard.unwatched(), woken) {
+    let unwatched = match &woken {
+        Ok(_) => heard.unwatched(),
+        Err(_) => heard.unwatched_soon(),
+    };
+    match (unwatched, woken) {
         (Some(why), _) => Check::warn(
             "wake-ups",
             format!("who waits asks again and again: {why}"),

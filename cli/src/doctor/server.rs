@@ -1,6 +1,6 @@
 //! The store under examination: how it was reached, and all checks in order.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tenure::binding::Endpoint;
@@ -20,13 +20,21 @@ pub(super) struct Patient {
     is_tls: bool,
 }
 
-/// What the client says of its connection.
+/// What the client says of its connection: soon after the call that it is about has returned.
 #[derive(Default)]
 pub(super) struct Heard {
-    server: Mutex<ServerInfo>,
-    unwatched: Mutex<Option<String>>,
+    told: Mutex<Told>,
+    more: Condvar,
 }
 
+#[derive(Default)]
+struct Told {
+    server: Option<ServerInfo>,
+    unwatched: Option<String>,
+}
+
+/// What was not told by then is not.
+const TOLD: Duration = Duration::from_millis(500);
 /// Requests are refused or answered: nothing is waited for longer.
 const REPLY_LIMIT: Duration = Duration::from_secs(2);
 
@@ -47,7 +55,11 @@ impl Patient {
     }
 
     pub(super) fn checks(&self) -> Vec<Check> {
-        let server = self.heard.server();
+        // A file says nothing of the kind.
+        let server = match self.config.file() {
+            None => self.heard.server(),
+            Some(_) => ServerInfo::default(),
+        };
         let mut checks = vec![self.reached()];
         checks.extend(self.transport());
         let before = SystemTime::now();
@@ -102,31 +114,39 @@ fn is_loopback(host: &str) -> bool {
 
 impl Heard {
     pub(super) fn server(&self) -> ServerInfo {
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wait(|told| told.server).unwrap_or_default()
     }
 
-    /// Why the server does not tell when a name gets free.
+    /// Why the server does not tell when a name gets free, if that was told by now.
     pub(super) fn unwatched(&self) -> Option<String> {
-        let unwatched = self.unwatched.lock();
-        unwatched.unwrap_or_else(PoisonError::into_inner).clone()
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.unwatched.clone()
+    }
+
+    /// The same, for who has reason to wait for it.
+    pub(super) fn unwatched_soon(&self) -> Option<String> {
+        self.wait(|told| told.unwatched.clone())
+    }
+
+    fn wait<T>(&self, look: impl Fn(&Told) -> Option<T>) -> Option<T> {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .more
+            .wait_timeout_while(told, TOLD, |told| look(told).is_none());
+        let (told, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        look(&told)
     }
 }
 
 impl Observer for Heard {
     fn event(&self, event: &Event<'_>) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         match event {
-            Event::Connected(info) => {
-                *self.server.lock().unwrap_or_else(PoisonError::into_inner) = **info;
-            }
-            Event::Unwatched(why) => {
-                let mut unwatched = self
-                    .unwatched
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner);
-                *unwatched = Some(why.to_string());
-            }
+            Event::Connected(info) => told.server = Some(**info),
+            Event::Unwatched(why) => told.unwatched = Some(why.to_string()),
             _ => {}
         }
+        self.more.notify_all();
     }
 }
 
