@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::harness::{Marks, Store, Tenure, on_every_store};
+use crate::harness::{Marks, Tenure, on_every_store};
 
 const PROCESSES: usize = 10;
 const RUNS: usize = 100;
