@@ -1,11 +1,11 @@
-//! *A lease you know you hold*: distributed locks on Redis and Valkey, around one pure state machine.
+//! *A lease you know you hold*: distributed locks on Redis, on Valkey and in files, around one pure state machine.
 //!
 //! ```
 //! use std::time::Duration;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tenure::Error> {
-//! // "redis://:password@host:6379/0" for a server; this one is in memory.
+//! // "redis://:password@host:6379/0" for a server, "sqlite:path" for a file; this one is in memory.
 //! let locks = tenure::connect("memory:").await?;
 //!
 //! let lock = locks.lock("order:42").lease(Duration::from_secs(10)).wait(Duration::from_secs(5)).acquire().await?;
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Begin with [`connect`] and [`Locks`]. What is promised, and under which assumptions, is in `docs/safety.md` of the
-//! repository; what happens in each of some fifty situations in `docs/outcomes.md`. [`binding`], [`store`] and [`hold`]
+//! repository; what happens in each of some seventy situations in `docs/outcomes.md`. [`binding`], [`store`] and [`hold`]
 //! are for those who bring a runtime or an engine of their own, and may change before 1.0.
 
 #[cfg(feature = "blocking")]
