@@ -6,6 +6,7 @@ mod harness;
 mod init;
 mod loss;
 mod many;
+mod secrets;
 mod signals;
 mod statuses;
 mod terminal;
