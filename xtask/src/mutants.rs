@@ -39,12 +39,14 @@ const LEAST: usize = 2;
 /// A test that runs longer than this hangs; unmutated, none takes a tenth of it.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Where tests of rules may be.
-const SOURCES: [(&str, &str); 6] = [
+const SOURCES: [(&str, &str); 8] = [
     ("tenure-blocking", "runtime-blocking"),
+    ("tenure-cli", "cli"),
     ("tenure-client", "client"),
     ("tenure-core", "core"),
     ("tenure-sim", "sim"),
     ("tenure-smol", "runtime-smol"),
+    ("tenure-sqlite", "stores/sqlite"),
     ("tenure-tokio", "runtime-tokio"),
 ];
 
@@ -286,12 +288,14 @@ fn page_with_table(root: &Path, mutants: &[Mutant]) -> Result<String, String> {
 fn unknown_names(root: &Path, page: &str) -> Result<Vec<String>, String> {
     let mut sources = String::new();
     for folder in [
+        "cli",
         "client",
         "core",
         "runtime-blocking",
         "runtime-smol",
         "runtime-tokio",
         "sim",
+        "stores",
         "tests",
     ] {
         read_all(&root.join(folder), &mut sources);
