@@ -157,7 +157,7 @@ impl<E: Engine> Rows<E> {
             handed_out,
             wall: (wall_us, behind),
         } = answered;
-        let margin = self.leases.shortest_margin();
+        let margin = || self.leases.shortest_margin();
         if let Some(step) = self.wall.compare((handed_out, wall_us, behind), margin) {
             self.told.push_back(Signal::Clock(step));
             // What is held is counted anew by the clock as it is.
