@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use tenure_core::ask::{Answer, AskId, Question};
 use tenure_core::error::{ConfigError, Failure};
@@ -76,7 +77,7 @@ pub(crate) trait Machine: Send + 'static {
 pub(crate) trait Work: Send + Sync {
     /// Lets another thread do it, which wakes the driver.
     fn hand_over(self: Arc<Self>);
-    /// Does it on this thread, unless another one is at it; with `wait` once that is through. Whether anything was done.
+    /// Does the first of it on this thread, unless another one is at it; with `wait` once that is through. Whether anything was done.
     fn carry_out(&self, wait: bool) -> bool;
 }
 
@@ -181,6 +182,10 @@ fn fill<B: Binding>(binding: &B, bytes: &mut [u8]) -> Result<(), Error> {
         .map_err(|error| Error::input(format!("the system gives no entropy: {error}")))
 }
 
+/// With so many jobs, and for so long, a caller's thread helps. There may be no end of what others want, while its own answer is there.
+const HELPS_WITH: u32 = 8;
+const HELPS_FOR: Duration = Duration::from_millis(100);
+
 struct Shared<M, B> {
     binding: Arc<B>,
     observer: Option<Arc<dyn Observer>>,
@@ -241,13 +246,17 @@ impl<M: Machine, B: Binding> Shared<M, B> {
         result
     }
 
-    /// Sees to what the machine has left to be done. A thread that may wait does it by itself, and so does whoever comes when
-    /// the driver is gone: nobody else would take in what comes of it.
+    /// Sees to what the machine has left to be done. A thread that may wait does it by itself for a moment, what is others' too, and
+    /// whoever comes when the driver is gone does all of it: nobody else would take in what comes of it.
     fn carry_out(&self, gone: bool) {
         let Some(work) = &self.work else { return };
         if gone || self.binding.may_block() {
-            while work.carry_out(gone) {
+            let until = self.binding.now() + HELPS_FOR;
+            let mut done = 0;
+            while (gone || done < HELPS_WITH && self.binding.now() < until) && work.carry_out(gone)
+            {
                 self.take_in();
+                done += 1;
             }
         }
         Arc::clone(work).hand_over();

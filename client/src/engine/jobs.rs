@@ -208,7 +208,11 @@ impl<E: Engine> Work for Jobs<E> {
         if thread.spawn(move || jobs.work()).is_err() {
             // Without a thread it is done here and now.
             lock(&self.desk).worker = false;
-            if self.carry_out(true) {
+            let mut done = false;
+            while self.carry_out(true) {
+                done = true;
+            }
+            if done {
                 let driver = lock(&self.desk).driver.clone();
                 driver.into_iter().for_each(Waker::wake);
             }
@@ -216,22 +220,16 @@ impl<E: Engine> Work for Jobs<E> {
     }
 
     fn carry_out(&self, wait: bool) -> bool {
-        let mut done = false;
-        loop {
-            let mut engine = match self.engine.try_lock() {
-                Ok(engine) => engine,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) if wait => lock(&self.engine),
-                Err(TryLockError::WouldBlock) => return done,
-            };
-            let next = engine
-                .as_mut()
-                .and_then(|engine| self.carry_out_next(engine));
-            if next.is_none() {
-                return done;
-            }
-            done = true;
-        }
+        let mut engine = match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) if wait => lock(&self.engine),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let done = engine
+            .as_mut()
+            .and_then(|engine| self.carry_out_next(engine));
+        done.is_some()
     }
 }
 
