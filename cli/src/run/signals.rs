@@ -5,6 +5,7 @@ use std::io;
 use std::sync::mpsc::Sender;
 use std::thread;
 
+use nix::sys::signal::{SigSet, Signal as Mask};
 use signal_hook::consts::{
     SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2,
 };
@@ -22,7 +23,13 @@ pub(super) fn watch(sender: Sender<Event>) -> io::Result<()> {
     let wanted = PASSED_ON
         .into_iter()
         .filter(|signal| !ignored.contains(signal));
-    let mut signals = Signals::new(wanted.chain([SIGCHLD, SIGCONT]))?;
+    let wanted: Vec<i32> = wanted.chain([SIGCHLD, SIGCONT]).collect();
+    let mut signals = Signals::new(&wanted)?;
+    // Whoever started us may have blocked them, for all threads to come: then we would never hear of the command's end.
+    let wanted = wanted
+        .into_iter()
+        .filter_map(|signal| Mask::try_from(signal).ok());
+    wanted.collect::<SigSet>().thread_unblock()?;
     thread::Builder::new()
         .name("tenure-signals".to_owned())
         .spawn(move || {

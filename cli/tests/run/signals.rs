@@ -153,6 +153,16 @@ on_every_store! {
         run.end();
     }
 
+    fn what_was_blocked_when_we_were_started_is_heard(store) {
+        for (script, code, signal) in [("exit 7", Some(7), None), ("kill $PPID; sleep 100", None, Some(15))] {
+            let mut command = std::process::Command::new("setsid");
+            command.args(["env", "--block-signal=CHLD,CONT,TERM", env!("CARGO_BIN_EXE_tenure")]);
+            command.args(["run", "a", "--", "sh", "-c", script]).env("TENURE_STORE", store.url());
+            let status = Run::lead(command).end();
+            assert_eq!((status.code(), died_of(status)), (code, signal));
+        }
+    }
+
     fn what_we_were_started_to_ignore_stays_ignored(store) {
         let marks = Marks::new();
         let script = format!(
