@@ -2,23 +2,31 @@
 
 use std::fs;
 
-use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpgid, getpid, kill_process, kill_process_group};
 
 /// Whom our signals reach.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Group {
     /// The command and what it has started, in a group that the guard leads.
     Whole(Pid),
-    /// The command alone, with `--foreground`. Only to be used until its end was taken note of.
-    Process(Pid),
+    /// The command alone, with `--foreground`.
+    Process,
 }
 
 impl Group {
-    pub(super) fn signal(self, signal: Signal) {
+    /// The command is given until its end was taken note of: from then on its number may be another's.
+    pub(super) fn signal(self, command: Option<Pid>, signal: Signal) {
         // Whoever is gone needs none.
+        if let Group::Whole(group) = self {
+            let _ = kill_process_group(group, signal);
+        }
+        let Some(command) = command else { return };
+        let own = getpgid(Some(command)).ok();
         let _ = match self {
-            Group::Whole(group) => kill_process_group(group, signal),
-            Group::Process(process) => kill_process(process, signal),
+            Group::Whole(group) if own == Some(group) => return,
+            // It has left, as `setsid` does, with what it starts from then on.
+            Group::Whole(_) if own == Some(command) => kill_process_group(command, signal),
+            _ => kill_process(command, signal),
         };
     }
 

@@ -109,10 +109,8 @@ impl Supervisor<'_> {
             }
         }
         let command = command::spawn(self.args, store, held, &self.lock, own_group)?;
-        if own_group.is_none() {
-            // Until then the command outlives us if we are killed: with --foreground there is no better way.
-            let _ = guard.watch(command);
-        }
+        // It may leave the group, or is not in it with --foreground: until this is read it outlives us then if we are killed.
+        let _ = guard.watch(command);
         self.events.tell("started", |object| {
             object.number("pid", command.as_raw_nonzero().get().unsigned_abs())
         });
@@ -121,7 +119,7 @@ impl Supervisor<'_> {
             guard,
             terminal,
             command,
-            group: own_group.map_or(Group::Process(command), Group::Whole),
+            group: own_group.map_or(Group::Process, Group::Whole),
             passed_on: Vec::new(),
             ended: None,
             lost: false,
@@ -240,7 +238,7 @@ impl Running<'_> {
             return true;
         }
         match (self.group, self.group.is_empty(), self.killed) {
-            (Group::Process(_), ..) => true,
+            (Group::Process, ..) => true,
             // Whoever was seen leaving may have been seen too early: a process that was just forked.
             (_, Some(true), None) => {
                 self.kill();
@@ -302,10 +300,8 @@ impl Running<'_> {
     }
 
     fn signal(&self, signal: Signal) {
-        let is_gone = matches!(self.group, Group::Process(_)) && self.ended.is_some();
-        if !is_gone {
-            self.group.signal(signal);
-        }
+        let command = self.ended.is_none().then_some(self.command);
+        self.group.signal(command, signal);
     }
 
     fn pass_on(&mut self, signal: i32) {

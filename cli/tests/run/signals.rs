@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::harness::{
     LONG, Marks, Run, Store, Tenure, busy, died_of, eventually, finds_nobody, on_every_store,
-    random,
+    processes, random,
 };
 use crate::statuses::holder;
 
@@ -160,6 +160,32 @@ on_every_store! {
             command.args(["run", "a", "--", "sh", "-c", script]).env("TENURE_STORE", store.url());
             let status = Run::lead(command).end();
             assert_eq!((status.code(), died_of(status)), (code, signal));
+        }
+    }
+
+    fn a_command_that_has_left_its_group_is_ended_all_the_same(store) {
+        for (script, signal) in [
+            // What it starts is in the group that it has made.
+            ("sleep 100; :", Signal::TERM),
+            ("trap '' TERM; while :; do sleep 100; done", Signal::TERM),
+            ("exec sleep 100", Signal::KILL),
+        ] {
+            let marks = Marks::new();
+            let (new, runs) = (marks.text("new"), marks.text("runs"));
+            let script = format!("echo $$ > {new}; mv {new} {runs}; {script}");
+            let words = ["a", "--grace", "300ms", "setsid", "sh", "-c", &script];
+            let mut run = Tenure::run(store, &words).start();
+            marks.wait_for("runs");
+            let session = marks.read("runs").trim().parse().unwrap();
+            run.signal(signal);
+            run.wait();
+            let gone = eventually(Duration::from_millis(500), || processes(session).is_empty());
+            assert!(gone, "{script}: {:?}", processes(session));
+            // Who was killed has left it to its lease.
+            if signal == Signal::KILL {
+                store.delete("a");
+            }
+            assert_eq!(store.left("a"), None);
         }
     }
 
