@@ -25,6 +25,8 @@ use crate::store::End;
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// While locks are held and nobody waits: the longest until a holder is told that its lock was released by force.
 const LOOK_WHILE_HELD: Duration = Duration::from_millis(500);
+/// The least time to open it.
+const LEAST_OPEN: Duration = Duration::from_millis(100);
 /// The pause before the store is opened anew: the first, doubled up to the reconnect limit.
 const REOPEN_FIRST: Duration = Duration::from_millis(20);
 
@@ -92,7 +94,11 @@ impl<E: Engine> Rows<E> {
         match self.link {
             Link::Closed(at) if now >= at && !self.leases.is_finished() => {
                 self.link = Link::Opening;
-                self.jobs.push(Task::Open, self.open_limit);
+                // Whoever waits may not want it for longer, and a caller's thread may be carrying it out.
+                let due = self.leases.timer().at(now);
+                let wanted = due.map_or(Duration::MAX, |due| due.saturating_since(now));
+                let limit = self.open_limit.min(wanted.max(LEAST_OPEN));
+                self.jobs.push(Task::Open, limit);
             }
             Link::Open => {}
             Link::Closed(_) | Link::Opening => return self.purge(now),
@@ -102,7 +108,7 @@ impl<E: Engine> Rows<E> {
             let Some(op) = self.leases.poll_op(now) else {
                 break;
             };
-            if let Some((job, limit)) = making::job(&self.leases, op) {
+            if let Some((job, limit)) = making::job(&self.leases, op, now) {
                 let task = Task::Job(Whose::Lease(op), job);
                 self.jobs.push(task, limit.min(self.reply_limit));
             }

@@ -5,13 +5,19 @@ use std::time::Duration;
 use tenure_core::ask::{AskId, Asks, Step};
 use tenure_core::lease::OpKind;
 use tenure_core::leases::{LeaseId, Leases, Op};
+use tenure_core::time::{Deadline, Reason, Tick};
 
 use super::{Bytes, Job, Waiter};
 
 /// The job of an operation, and how long it may take.
-pub(super) fn job(leases: &Leases, op: Op) -> Option<(Job, Duration)> {
+pub(super) fn job(leases: &Leases, op: Op, now: Tick) -> Option<(Job, Duration)> {
     let lease = leases.lease(op.id)?;
-    let limit = lease.reply_limit(op.kind);
+    let limit = match lease.deadline() {
+        // Nobody wants its answer after that, and a caller's thread may be carrying it out.
+        Deadline::At(at, Reason::WaitEnds) => at.saturating_since(now),
+        _ => Duration::MAX,
+    };
+    let limit = limit.min(lease.reply_limit(op.kind));
     let key: Bytes = leases.key(op.id).into();
     let value = |attempt| Some(Bytes::from(leases.value(op.id, attempt)?.as_bytes()));
     let fence = op.fenced.then(|| leases.floor(op.id));

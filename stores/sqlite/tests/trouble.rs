@@ -275,3 +275,23 @@ fn what_is_over_leaves_no_row_but_the_last_fence() {
     ];
     assert_eq!(tables.map(count), [0, 0, 0, 1]);
 }
+
+#[test]
+fn s9_a_wait_ends_in_time_though_somebody_keeps_the_file_locked() {
+    let (_folder, path) = folder();
+    let locks = connect(&path).unwrap();
+    let other = keep_locked(&path);
+    // It was opened before, or is to be opened by this.
+    let fresh = open_with(&Config::in_file(&path), tenure_sqlite::open).unwrap();
+    for locks in [locks, fresh] {
+        let since = Instant::now();
+        let wait = Duration::from_millis(300);
+        let error = locks.lock("a").wait(wait).acquire().unwrap_err();
+        assert!(
+            matches!(error, Error::Unavailable(_) | Error::TimedOut { .. }),
+            "{error}"
+        );
+        assert!(since.elapsed() < 5 * wait, "{:?}", since.elapsed());
+    }
+    let_go(&other);
+}
