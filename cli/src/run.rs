@@ -100,7 +100,7 @@ fn under_lock(args: &RunArgs, messages: &Messages, events: &Events) -> Result<Ve
             };
             supervisor.run(&store, &held)
         }
-        Answer::Refused(refusal) => Ok(refusal.tell(args, &locks, messages, events)),
+        Answer::Refused(refusal) => refusal.tell(args, &locks, messages, events),
         Answer::Failed(error) => Err(error.into()),
         Answer::Interrupted(signal) => {
             return Ok(Verdict {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use tenure::blocking::Locks;
@@ -11,8 +13,11 @@ use super::Verdict;
 use super::events::Events;
 use super::messages::Messages;
 use crate::args::RunArgs;
-use crate::exit::Ending;
+use crate::exit::{Ending, Failure, UNAVAILABLE};
 use crate::output::{Date, roughly};
+
+/// How long the store is asked who has it.
+const LOOK_LIMIT: Duration = Duration::from_secs(1);
 
 /// Who has it, as far as it is known.
 pub(super) struct Who {
@@ -38,13 +43,19 @@ impl Refusal {
         locks: &Locks,
         messages: &Messages,
         events: &Events,
-    ) -> Verdict {
+    ) -> Result<Verdict, Failure> {
         let holder = match self {
             Refusal::Held(holder) | Refusal::TimedOut(holder) => holder,
             Refusal::QueueFull => &Holder::UNKNOWN,
         };
+        let answer = look(args, locks);
+        if let (Refusal::TimedOut(Holder::UNKNOWN), None) = (self, &answer) {
+            // It may be free: nobody has been heard of, and then it is no refusal that a policy may pass over.
+            let text = "the store has not answered in time";
+            return Err(Failure::new(UNAVAILABLE, "unavailable", text));
+        }
         // It may be free again by now; then there is only what the refusal said.
-        let found = locks.inspect(args.name.as_bytes()).ok().flatten();
+        let found = answer.flatten();
         let who = found.map_or_else(|| holder.into(), |found| Who::from(&found));
         let held_for = who.since.and_then(|since| since.elapsed().ok());
         let held_for = held_for.unwrap_or_default();
@@ -83,7 +94,7 @@ impl Refusal {
                 false => object,
             }
         });
-        verdict(args)
+        Ok(verdict(args))
     }
 }
 
@@ -95,6 +106,16 @@ pub(super) fn nested(args: &RunArgs, messages: &Messages, events: &Events) -> Ve
     }
     events.tell("refused", |object| object.flag("nested", true));
     verdict(args)
+}
+
+/// Who has it, if anybody; nothing if the store does not say so soon: it may be that which keeps us from the lock, and signals wait.
+fn look(args: &RunArgs, locks: &Locks) -> Option<Option<Inspection>> {
+    let (sender, answer) = channel();
+    let (name, locks) = (args.name.clone(), locks.clone());
+    let looking = thread::Builder::new().name("tenure-look".to_owned());
+    let ask = move || drop(sender.send(locks.inspect(name.as_bytes())));
+    looking.spawn(ask).ok()?;
+    answer.recv_timeout(LOOK_LIMIT).ok()?.ok()
 }
 
 fn verdict(args: &RunArgs) -> Verdict {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Output;
+use std::time::{Duration, Instant};
 
 use crate::harness::{LONG, Marks, Redis, Run, Store, Tenure, died_of, eventually, on_every_store};
 
@@ -266,6 +267,12 @@ fn a_store_that_is_not_there_is_told_from_one_that_refuses_us() {
     );
     let output = Tenure::with_url(&url, &["a", "true"]).output();
     assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
+    // Nobody is known to have it: a policy for that does not apply. And it takes little longer than the wait.
+    let url = format!("redis://{}/", silent.local_addr().unwrap());
+    let since = Instant::now();
+    let output = Tenure::with_url(&url, &["a", "-w", "200ms", "-E", "0", "true"]).output();
+    assert_eq!(output.status.code(), Some(69), "{}", stderr(&output));
+    assert!(since.elapsed() < Duration::from_secs(4));
 
     let store = Redis::with(&["--requirepass", "right"]);
     let marks = Marks::new();
