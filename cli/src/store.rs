@@ -23,14 +23,24 @@ pub(crate) struct Store {
 impl Store {
     /// The store of the command line, else of the environment, else of a file.
     pub(crate) fn find(args: &StoreArgs) -> Result<Store, Failure> {
-        let given = args.store.clone().filter(|url| !url.is_empty());
-        let file = env::var_os("TENURE_STORE_FILE").filter(|path| !path.is_empty());
-        let url = match (given, file) {
+        let url = match (args.store.clone(), env::var_os("TENURE_STORE_FILE")) {
+            // A script whose variable was never filled in is not to lock in a file that nobody else looks at.
+            (Some(url), _) if url.is_empty() => {
+                return Err(match env::var_os("TENURE_STORE") {
+                    Some(_) => empty("TENURE_STORE"),
+                    None => {
+                        Failure::usage("--store is empty; leave it out for the file of your own")
+                    }
+                });
+            }
             (Some(url), _) => url,
+            (None, Some(path)) if path.is_empty() => return Err(empty("TENURE_STORE_FILE")),
             (None, Some(path)) => {
                 let text = fs::read_to_string(&path).map_err(|error| {
-                    let path = path.to_string_lossy();
-                    Failure::usage(format!("no store in {path}: {error}"))
+                    let path = path.as_encoded_bytes().escape_ascii();
+                    Failure::usage(format!(
+                        "TENURE_STORE_FILE names {path}, which cannot be read: {error}"
+                    ))
                 })?;
                 text.trim().to_owned()
             }
@@ -70,6 +80,23 @@ impl Store {
         &self.url
     }
 
+    /// Where the locks are, for people; no user and no password.
+    pub(crate) fn place(&self) -> String {
+        if let Some(path) = self.config.file() {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            let path = path.as_os_str().as_encoded_bytes().escape_ascii();
+            return format!("in the file {path}");
+        }
+        let server = match self.url.get(..6) {
+            Some(scheme) if scheme.eq_ignore_ascii_case("valkey") => "valkey",
+            _ => "redis",
+        };
+        match self.config.endpoint() {
+            Some(endpoint) => format!("on {server} at {endpoint}"),
+            None => format!("on {server}"),
+        }
+    }
+
     /// What tells it from other stores; no user and no password.
     pub(crate) fn identity(&self) -> String {
         if let Some(path) = self.config.file() {
@@ -84,6 +111,12 @@ impl Store {
         let rest = rest.find(['/', '?']).map_or("", |at| &rest[at..]);
         format!("{endpoint} {}", rest.trim_end_matches('/'))
     }
+}
+
+fn empty(variable: &str) -> Failure {
+    Failure::usage(format!(
+        "{variable} is set but empty; unset it for the file of your own"
+    ))
 }
 
 /// The URL of the file in the user's state directory, which is made where it is not there.
@@ -178,6 +211,21 @@ mod tests {
         let one = store("redis+unix://:s3cret@/run/a.sock").identity();
         assert_eq!(store("redis+unix:///run/a.sock").identity(), one);
         assert_ne!(store("redis+unix:///run/b.sock").identity(), one);
+    }
+
+    #[test]
+    fn the_place_of_a_store_is_said_without_user_and_password() {
+        for (url, place) in [
+            ("redis://me:s3cret@db1/2", "on redis at db1:6379"),
+            ("Valkeys://:s3cret@[::1]:7000", "on valkey at [::1]:7000"),
+            (
+                "redis+unix://:s3cret@/run/a.sock",
+                "on redis at /run/a.sock",
+            ),
+            ("sqlite:/var/a.db?table=t", "in the file /var/a.db"),
+        ] {
+            assert_eq!(store(url).place(), place);
+        }
     }
 
     #[test]

@@ -72,6 +72,11 @@ impl Supervisor<'_> {
             }
         });
         self.events.check()?;
+        if self.args.verbose {
+            let name = self.args.name.as_bytes().escape_ascii();
+            let place = store.place();
+            self.messages.note(&format!("acquired `{name}` {place}"));
+        }
         let mut guard = Guard::start().map_err(|error| no_process(&error))?;
         // Taken back on every way out of here.
         let mut terminal = Terminal::of_session();

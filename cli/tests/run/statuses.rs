@@ -244,6 +244,32 @@ fn without_a_store_it_is_a_file_in_the_state_directory() {
 }
 
 #[test]
+fn a_variable_that_is_empty_is_not_one_that_is_not_set() {
+    let marks = Marks::new();
+    let run = |words: &[&str]| Tenure::bare(words).env("XDG_STATE_HOME", marks.path("state"));
+    let words = ["run", "a", "true"];
+    for variable in ["TENURE_STORE", "TENURE_STORE_FILE"] {
+        let output = run(&words).env(variable, "").output();
+        assert_eq!(output.status.code(), Some(64), "{variable}");
+        let said = format!("{variable} is set but empty");
+        assert!(stderr(&output).contains(&said), "{}", stderr(&output));
+    }
+    let output = run(&["run", "--store", "", "a", "true"]).output();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stderr(&output).contains("--store is empty"));
+    assert!(!marks.has("state"), "a lock that nobody else sees");
+}
+
+#[test]
+fn verbose_says_which_store_it_is() {
+    let marks = Marks::new();
+    let run = Tenure::bare(&["run", "a", "-v", "true"]).env("XDG_STATE_HOME", marks.path("state"));
+    let said = stderr(&run.output());
+    let file = marks.text("state/tenure/locks.db");
+    assert_eq!(said, format!("tenure: acquired `a` in the file {file}\n"));
+}
+
+#[test]
 fn what_is_no_store_is_a_usage_error() {
     for tenure in [
         Tenure::bare(&["run", "a", "true"]).env("TENURE_STORE_FILE", "/no/such/file"),
