@@ -12,7 +12,7 @@ pub(crate) use query::Query;
 
 const DEFAULT_PORT: u16 = 6379;
 const FORMS: &str = "allowed are redis://[user[:password]@]host[:port][/database], the same with valkey://, with \
-    rediss:// or valkeys:// for TLS, and redis+unix://[user[:password]@]/path[?db=database]";
+    rediss:// or valkeys:// for TLS, redis+unix://[user[:password]@]/path[?db=database], and sqlite:PATH for a file";
 
 /// Everything that a URL says.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Url {
 impl Url {
     pub(crate) fn parse(url: &str) -> Result<Url, Error> {
         let Some((scheme, rest)) = url.split_once("://") else {
-            return Err(Error::input(format!("the URL has no scheme; {FORMS}")));
+            return Err(without_slashes(url));
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         if rest.contains('#') || query.contains('#') {
@@ -46,6 +46,12 @@ impl Url {
                 "the URL has a `?` before its `@`: write `?` in a user or password as %3F, and `@` in a parameter as %40",
             ));
         }
+        let target = |database| match kind {
+            Scheme::Unix => Target::parse_unix(rest, database),
+            Scheme::Plain | Scheme::Tls => Target::parse_tcp(rest, database),
+        };
+        // Before the query: where there is no host, what is behind the `?` may be the rest of a password.
+        target(None)?;
         let query = Query::parse(query)?;
         let tls = kind == Scheme::Tls;
         if query.is_about_tls() && !tls {
@@ -53,10 +59,7 @@ impl Url {
                 "ca, cert, key and server_name are for TLS: write rediss:// or valkeys://",
             ));
         }
-        let target = match kind {
-            Scheme::Unix => Target::parse_unix(rest, query.database)?,
-            Scheme::Plain | Scheme::Tls => Target::parse_tcp(rest, query.database)?,
-        };
+        let target = target(query.database)?;
         Ok(Url { target, tls, query })
     }
 }
@@ -79,9 +82,7 @@ impl Scheme {
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b)) =>
             {
-                Err(Error::input(format!(
-                    "the scheme `{scheme}` is not known; {FORMS}"
-                )))
+                Err(Scheme::unknown(scheme))
             }
             // Not a scheme, so it may be anything, a password included.
             _ => Err(Error::input(format!(
@@ -89,6 +90,44 @@ impl Scheme {
             ))),
         }
     }
+
+    fn unknown(scheme: &str) -> Error {
+        Error::input(format!("the scheme `{scheme}` is not known; {FORMS}"))
+    }
+}
+
+/// What is wrong with something that is neither `scheme://..` nor `sqlite:..`. Little of it may be repeated: `user:password` looks
+/// like a scheme with a path.
+fn without_slashes(url: &str) -> Error {
+    let scheme = url.split_once(':').map(|(scheme, _)| scheme);
+    match scheme {
+        Some(scheme) if scheme.to_ascii_lowercase().starts_with("sql") && is_word(scheme) => {
+            Scheme::unknown(scheme)
+        }
+        None if looks_like_a_path(url) => Error::input(format!(
+            "the URL has no scheme; did you mean sqlite:{url}? {FORMS}"
+        )),
+        _ => Error::input(format!("the URL has no scheme; {FORMS}")),
+    }
+}
+
+/// A path of a few plain characters, and no password by itself: those seldom have both a slash, or an ending of a database, and
+/// nothing that a path does not have.
+fn looks_like_a_path(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-".contains(&b);
+    let lower = text.to_ascii_lowercase();
+    let ends = [".db", ".sqlite", ".sqlite3"];
+    let is_path = ["/", "./", "../"]
+        .iter()
+        .any(|start| text.starts_with(start))
+        || ends.iter().any(|end| lower.ends_with(end));
+    is_path && text.len() <= 256 && text.bytes().all(plain)
+}
+
+/// What is short and plain, and so may be shown.
+fn is_word(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphabetic() || b == b'_';
+    !text.is_empty() && text.len() <= 32 && text.bytes().all(plain)
 }
 
 /// Where to connect, and as whom.
@@ -359,6 +398,15 @@ mod tests {
             ("hunter2", "has no scheme"),
             ("http://hunter2@h", "`http` is not known"),
             ("hunter2@h:1://x", "no valid scheme"),
+            ("sqllite://x", "`sqllite` is not known; allowed are"),
+            ("sqllite:hunter2", "`sqllite` is not known; allowed are"),
+            ("http://h", "sqlite:PATH"),
+            ("/tmp/x.db", "did you mean sqlite:/tmp/x.db?"),
+            ("x.db", "did you mean sqlite:x.db?"),
+            ("hunter2:x", "has no scheme"),
+            ("user:hunter2/x.db", "has no scheme"),
+            ("/hunter2@h/x.db", "has no scheme"),
+            ("sqlhunter2:x", "has no scheme"),
             ("redis://", "names no host"),
             ("redis://u:hunter2@", "names no host"),
             ("redis://hunter2@h", "without a password"),
@@ -371,7 +419,11 @@ mod tests {
             ("redis://u:hunter2@h/x", "must be a number"),
             ("redis://u:hun/hunter2@h", "%2F"),
             ("redis://u:hunter2@h/1?db=2", "two databases"),
-            ("redis://u:hunter2@h/1?hunter2=2", "query parameter 1"),
+            ("redis://u:hunter2@h/1?hunter2=2", "query parameter 1 of"),
+            ("redis://u:p@?hunter=2@h", "names no host"),
+            ("redis://u:hunt?hunter=2", "from 1 to 65535"),
+            ("redis://u:p@h?hunter=2@h", "query parameter 1 of"),
+            ("redis://h?tabel=2", "query parameter `tabel` of"),
             ("redis://u:hunt?er2hunter2@h", "%3F"),
             ("redis://u:hunter2@h?ca=/x", "write rediss://"),
             ("redis+unix://u:hunter2@/x?server_name=x", "write rediss://"),
@@ -383,7 +435,7 @@ mod tests {
             let (shown, debug) = (error.to_string(), format!("{error:?}"));
             assert!(shown.contains(says), "{url}: {shown}");
             assert!(
-                !shown.contains("hunter2") && !debug.contains("hunter2"),
+                !shown.contains("hunter") && !debug.contains("hunter"),
                 "{url}: {shown}"
             );
             assert!(!error.is_retryable());

@@ -46,6 +46,11 @@ fn parse_rest(rest: &str) -> Result<(File, Query), Error> {
     if path.is_empty() || path.ends_with('/') {
         return Err(Error::input(format!("the URL names no file; {FORMS}")));
     }
+    if path == "~" || path.starts_with("~/") {
+        return Err(Error::input(
+            "only a shell knows what `~` is, and here it does not see it: write the home directory out",
+        ));
+    }
     if path.starts_with(':') {
         return Err(Error::input(
             "a database in memory is nobody else's: `memory:` gives locks within this process",
@@ -93,6 +98,7 @@ mod tests {
             ("sqlite://host/a", "three slashes"),
             ("sqlite://a.db", "three slashes"),
             ("sqlite::memory:", "`memory:`"),
+            ("sqlite:~/x", "write the home directory out"),
             ("sqlite:a#b", "%23"),
             ("sqlite:%zz", "%25"),
             (

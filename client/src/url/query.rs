@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{decode, parse_database};
+use super::{decode, is_word, parse_database};
 use crate::error::Error;
 
 /// The parameters of a URL, as far as it has them.
@@ -29,7 +29,7 @@ const ALLOWED_FOR_FILES: &str = "allowed are prefix, label, reply_limit, table";
 
 impl Query {
     /// Each parameter at most once, and none that is not known: one that is misspelt would be left out, and nobody would see
-    /// it. What is not known is not repeated, but counted: it may be the rest of a password.
+    /// it. What is not known is counted, and repeated only if it is a plain word with a value: else it may be the rest of a password.
     pub(crate) fn parse(text: &str) -> Result<Query, Error> {
         let query = Query::parse_with(text, Query::field, ALLOWED)?;
         if query.cert.is_some() != query.key.is_some() {
@@ -58,8 +58,12 @@ impl Query {
                 None => (pair, None),
             };
             let field = field(&mut query, name).ok_or_else(|| {
+                let which = match is_word(name) && value.is_some() && !text.contains('@') {
+                    true => format!("`{name}`"),
+                    false => place.to_string(),
+                };
                 Error::input(format!(
-                    "query parameter {place} of the URL is not known; {allowed}"
+                    "query parameter {which} of the URL is not known; {allowed}"
                 ))
             })?;
             let Some(value) = value else {
@@ -199,7 +203,9 @@ mod tests {
             ("table=t", Query::parse),
         ] {
             let error: Error = parse(text).unwrap_err();
-            assert!(error.to_string().contains("parameter 1"), "{error}");
+            let (name, _) = text.split_once('=').unwrap();
+            let says = format!("parameter `{name}` of the URL is not known");
+            assert!(error.to_string().contains(&says), "{error}");
         }
     }
 
@@ -208,7 +214,9 @@ mod tests {
         for (text, says) in [
             ("db=1&hunter2=2", "parameter 2"),
             ("hunter2", "allowed are db, prefix"),
-            ("DB=1", "parameter 1"),
+            ("secret", "parameter 1 of"),
+            ("hunter2hunter2hunter2hunter2hunter=1", "parameter 1 of"),
+            ("DB=1", "parameter `DB`"),
             ("insecure=true", "is not known"),
             ("db=1&db=1", "`db` twice"),
             ("prefix=hunter2&prefix=hunter2", "`prefix` twice"),
