@@ -51,7 +51,7 @@ pub struct Inspection {
 /// assert_eq!((names, listed.more), (vec![&b"a"[..], b"b"], false));
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listed {
     /// In order of their bytes, each with who holds it. They come from the server: escape them before you print them.
@@ -167,6 +167,25 @@ fn since(ms: Option<u64>) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_millis(ms?))
 }
 
+impl fmt::Debug for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// A name that can be read, and does a terminal no harm.
+        struct Name<'a>(&'a [u8]);
+
+        impl fmt::Debug for Name<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "\"{}\"", self.0.escape_ascii())
+            }
+        }
+
+        let names = self.names.iter().map(|(name, found)| (Name(name), found));
+        f.debug_struct("Listed")
+            .field("names", &names.collect::<Vec<_>>())
+            .field("more", &self.more)
+            .finish()
+    }
+}
+
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.label, self.cooling) {
@@ -177,11 +196,13 @@ impl fmt::Display for Inspection {
         if let Some(since) = self.since {
             write!(f, " since {}", Date(since))?;
         }
-        if let (Some(remaining), true) = (self.remaining, self.cooling) {
+        if let Some(remaining) = self.remaining {
+            // Rounded up: what is left is never said to be nothing.
             let seconds = remaining.as_secs() + u64::from(remaining.subsec_nanos() > 0);
-            write!(f, ", {seconds} s left")?;
-        } else if let Some(remaining) = self.remaining {
-            write!(f, ", for another {remaining:?} unless it is renewed")?;
+            match self.cooling {
+                true => write!(f, ", {seconds} s left")?,
+                false => write!(f, ", for another {seconds} s unless it is renewed")?,
+            }
         }
         if let Some(fence) = self.fence {
             write!(f, ", with fence {fence}")?;
@@ -256,6 +277,28 @@ mod tests {
         // Any number that somebody may have written.
         let far = since(Some(u64::MAX)).map(|time| Date(time).to_string());
         assert!(far.is_none_or(|text| text.ends_with('Z')));
+    }
+
+    #[test]
+    fn a_list_in_debug_shows_names_that_can_be_read() {
+        let found = Inspection {
+            label: None,
+            since: None,
+            remaining: None,
+            fence: None,
+            cooling: false,
+            warnings: Vec::new(),
+        };
+        let listed = Listed {
+            names: vec![(b"a\n\xff".as_slice().into(), found)],
+            more: true,
+        };
+        let text = format!("{listed:?}");
+        assert!(
+            text.starts_with(r#"Listed { names: [("a\n\xff", Inspection {"#),
+            "{text}"
+        );
+        assert!(text.ends_with("more: true }"), "{text}");
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl fmt::Display for Holder {
                 write!(f, " (cooling down, {} s left)", seconds(remaining))
             }
             None if self.cooling => f.write_str(" (cooling down)"),
-            Some(remaining) => write!(f, " (lease runs out in {remaining:?})"),
+            Some(remaining) => write!(f, " (lease runs out in {} s)", seconds(remaining)),
             None => Ok(()),
         }
     }
