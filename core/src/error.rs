@@ -16,7 +16,7 @@ use crate::resp::ProtocolError;
 /// use tenure_core::config::LeaseConfig;
 ///
 /// let error = LeaseConfig::new(Duration::from_millis(5)).build().unwrap_err();
-/// assert_eq!(error.to_string(), "a lease of 5ms is out of range: from 20ms to 2592000s");
+/// assert_eq!(error.to_string(), "a lease of 5ms is out of range: from 20ms to 30d");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -95,7 +95,8 @@ impl fmt::Display for ConfigError {
         match *self {
             ConfigError::Lease(lease) => write!(
                 f,
-                "a lease of {lease:?} is out of range: from {MIN_LEASE:?} to {MAX_LEASE:?}"
+                "a lease of {lease:?} is out of range: from {MIN_LEASE:?} to {}d",
+                days(MAX_LEASE)
             ),
             ConfigError::Margin { margin, lease } => write!(
                 f,
@@ -119,7 +120,8 @@ impl fmt::Display for ConfigError {
             ),
             ConfigError::AtLeast(at_least) => write!(
                 f,
-                "at_least of {at_least:?} is out of range: at most {MAX_LEASE:?}"
+                "at_least of {at_least:?} is out of range: at most {}d",
+                days(MAX_LEASE)
             ),
             ConfigError::Name { len } => write!(
                 f,
@@ -131,7 +133,8 @@ impl fmt::Display for ConfigError {
             ),
             ConfigError::WaiterLease(lease) => write!(
                 f,
-                "waiter_lease {lease:?} is out of range; use {MIN_WAITER_LEASE:?} to {MAX_LEASE:?}"
+                "waiter_lease {lease:?} is out of range; use {MIN_WAITER_LEASE:?} to {}d",
+                days(MAX_LEASE)
             ),
             ConfigError::MaxWaiters => {
                 f.write_str("max_waiters(0) lets nobody wait; use a single try for that")
@@ -155,6 +158,11 @@ impl fmt::Display for ConfigError {
             ),
         }
     }
+}
+
+/// Nobody reads 2592000 s as a month.
+const fn days(limit: Duration) -> u64 {
+    limit.as_secs() / 86_400
 }
 
 impl core::error::Error for ConfigError {}

@@ -46,17 +46,17 @@ type Bad = (fn(Request) -> Request, &'static [&'static str]);
 const OPTIONS: &[Bad] = &[
     (
         |it| it.lease(Duration::ZERO),
-        &["a lease of 0ns", "from 20ms to 2592000s"],
+        &["a lease of 0ns", "from 20ms to 30d"],
     ),
     (
         |it| it.lease(Duration::from_micros(19_999)),
-        &["19.999ms", "from 20ms to 2592000s"],
+        &["19.999ms", "from 20ms to 30d"],
     ),
     (
         |it| it.lease(30 * DAY + millis(1)),
-        &["2592000.001s", "from 20ms to 2592000s"],
+        &["2592000.001s", "from 20ms to 30d"],
     ),
-    (|it| it.lease(Duration::MAX), &["from 20ms to 2592000s"]),
+    (|it| it.lease(Duration::MAX), &["from 20ms to 30d"]),
     (
         |it| it.margin(Duration::ZERO),
         &["a margin of 0ns", "from 1ms to less than the lease of 30s"],
