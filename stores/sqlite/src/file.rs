@@ -72,9 +72,10 @@ fn try_open(path: &Path, table: &Table, limit: Duration) -> Result<OpenFile, Tro
     })?;
     let opened = Opened::new(identity, limit)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags).map_err(|error| trouble::of(&error))?;
+    let conn = Connection::open_with_flags(path, flags)
+        .map_err(|error| trouble::of_opening(&error, path))?;
     set_up(&conn, table, limit).map_err(|error| match error {
-        SetUp::Sqlite(error) => trouble::of(&error),
+        SetUp::Sqlite(error) => trouble::of_opening(&error, path),
         SetUp::Other(trouble) => trouble,
     })?;
     Ok(OpenFile {
