@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 use crate::bench::BenchArgs;
 use crate::completions::{CompletionsArgs, ManArgs};
@@ -16,12 +17,7 @@ use crate::watch::WatchArgs;
 
 /// Run commands under a distributed lock.
 #[derive(Debug, Parser)]
-#[command(
-    name = "tenure",
-    version,
-    disable_help_subcommand = true,
-    max_term_width = 80
-)]
+#[command(name = "tenure", version, max_term_width = 80)]
 #[command(before_help = "Example: tenure run nightly-report --wait 30s -- ./report.sh")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -41,14 +37,19 @@ pub(crate) enum Verb {
     Man(ManArgs),
 }
 
-/// Run a command while holding a lock: one at a time, on all machines
+/// Run a command under a lock: one at a time, on all machines that share the store
 #[derive(Debug, clap::Args)]
 #[command(before_help = "Example: tenure run nightly-report --wait 30s -- ./report.sh")]
 #[command(max_term_width = 80)]
 #[command(override_usage = "tenure run NAME [OPTIONS] [--] COMMAND [ARGS]...")]
 #[command(
     after_help = "Exit status: the command's own; 75 held by somebody else, 76 lost meanwhile,
-69 no store, 77 refused by it, 64 usage. A DURATION is 30, 1.5s, 10m or 2h."
+69 no store, 77 refused by it, 64 usage. A DURATION is 30, 1.5s, 10m or 2h.",
+    after_long_help = "Exit status: the command's own; 75 held by somebody else, 76 lost meanwhile,
+69 no store, 77 refused by it, 64 usage, 73 no file of one's own can be made,
+74 the events cannot be written, 126 the command cannot run, 127 it was not
+found. A DURATION is one number and one unit: 30 (seconds), 250ms, 1.5s, 10m,
+2h, 1d."
 )]
 pub(crate) struct RunArgs {
     /// Of the lock: any bytes, 1 to 1,024
@@ -153,7 +154,7 @@ pub(crate) struct RunArgs {
 pub(crate) struct StoreArgs {
     /// The store; `ps` shows it, but not TENURE_STORE
     ///
-    /// Else TENURE_STORE, else the content of the file TENURE_STORE_FILE.
+    /// Else TENURE_STORE, else the content of the file TENURE_STORE_FILE, else a file of your own, for this machine.
     #[arg(
         long,
         value_name = "URL",
@@ -185,6 +186,36 @@ pub(crate) enum OnLost {
     Ignore,
 }
 
+impl Args {
+    pub(crate) fn of(words: &[OsString]) -> Result<Args, clap::Error> {
+        match forgets_the_name(words) {
+            true => Err(no_name()),
+            false => Args::try_parse_from(words),
+        }
+    }
+}
+
+/// Whether the first `--` of a run comes before its name. The parser would take the command for the name, and run its argument.
+fn forgets_the_name(words: &[OsString]) -> bool {
+    let dashes = words.iter().position(|word| word == "--");
+    let (Some(at), Some(true)) = (dashes, words.get(1).map(|verb| verb == "run")) else {
+        return false;
+    };
+    let Err(error) = Args::try_parse_from(&words[..at]) else {
+        return false;
+    };
+    let missing = error.get(ContextKind::InvalidArg);
+    error.kind() == ErrorKind::MissingRequiredArgument
+        && matches!(missing, Some(ContextValue::Strings(args)) if args.iter().any(|arg| arg == "<NAME>"))
+}
+
+fn no_name() -> clap::Error {
+    let mut tenure = Args::command();
+    let run = tenure.find_subcommand_mut("run").expect("a verb");
+    let text = "the name of the lock comes first: tenure run NAME -- COMMAND";
+    run.error(ErrorKind::MissingRequiredArgument, text)
+}
+
 impl RunArgs {
     pub(crate) fn patience(&self) -> Patience {
         match self.no_wait {
@@ -207,7 +238,7 @@ fn parse_wait(text: &str) -> Result<Patience, String> {
 
 /// A number with a unit; a bare one is seconds, as with flock and timeout.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    const ALLOWED: &str = "a number of seconds is allowed, or one with ms, s, m, h or d";
+    const ALLOWED: &str = "one number and one unit: 30 (seconds), 250ms, 1.5s, 10m, 2h, 1d";
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
     let unit = match unit {
@@ -225,11 +256,11 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     fn parse(words: &[&str]) -> Result<RunArgs, clap::Error> {
         let words = ["tenure", "run"].iter().chain(words);
-        Args::try_parse_from(words).map(|args| match args.verb {
+        let words: Vec<OsString> = words.map(OsString::from).collect();
+        Args::of(&words).map(|args| match args.verb {
             Verb::Run(args) => *args,
             other => panic!("{other:?}"),
         })

@@ -26,8 +26,6 @@ mod watch;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use clap::Parser as _;
-
 use args::{Args, Verb};
 use exit::{Ending, Failure};
 
@@ -41,7 +39,8 @@ fn main() {
 }
 
 fn tenure() -> Ending {
-    match Args::try_parse() {
+    let words: Vec<_> = std::env::args_os().collect();
+    match Args::of(&words) {
         Ok(args) => match args.verb {
             Verb::Run(args) => run::run(&args),
             Verb::Status(args) => ended(status::status(&args)),

@@ -121,7 +121,7 @@ fn empty(variable: &str) -> Failure {
 
 /// The URL of the file in the user's state directory, which is made where it is not there.
 fn default_url() -> Result<String, Failure> {
-    let advice = "or give --store URL, for example redis://localhost/";
+    let advice = "or give --store URL, for example sqlite:PATH or redis://localhost/";
     if !cfg!(feature = "sqlite") {
         return Err(Failure::usage(format!(
             "no store: set TENURE_STORE or TENURE_STORE_FILE, {advice}"

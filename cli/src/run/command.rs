@@ -57,7 +57,7 @@ pub(super) fn spawn(
     }
     let child = command.spawn().map_err(|error| {
         let program = program.as_bytes().escape_ascii();
-        not_started(&error, &program.to_string())
+        not_started(&error, &program.to_string(), args)
     })?;
     Ok(Pid::from_child(&child))
 }
@@ -97,7 +97,7 @@ impl Change {
 }
 
 /// As a shell tells them apart.
-fn not_started(error: &io::Error, program: &str) -> Failure {
+fn not_started(error: &io::Error, program: &str, args: &RunArgs) -> Failure {
     let errno = Errno::from_io_error(error);
     match errno {
         Some(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => Failure::new(
@@ -111,7 +111,10 @@ fn not_started(error: &io::Error, program: &str) -> Failure {
             format!("{program}: {error}; a script needs a first line such as #!/bin/sh"),
         ),
         _ if error.kind() == ErrorKind::NotFound => {
-            Failure::new(NOT_FOUND, "not-found", format!("{program}: not found"))
+            // Whoever has forgotten the name has named the lock after the command.
+            let name = args.name.as_bytes().escape_ascii();
+            let text = format!("command `{program}` was not found (the lock is `{name}`)");
+            Failure::new(NOT_FOUND, "not-found", text)
         }
         _ => Failure::new(CANNOT_RUN, "cannot-run", format!("{program}: {error}")),
     }

@@ -15,6 +15,8 @@ use crate::output::{Date, Lines, Object};
 /// Fields are added in later versions, never renamed. The first is `acquired` or `refused`, the last is `exit`.
 pub(super) struct Events {
     name: String,
+    /// Where they go, for people.
+    place: String,
     lines: Option<Lines>,
 }
 
@@ -25,10 +27,17 @@ impl Events {
             (None, Some(number)) => Some(inherited(number)),
             (None, None) => None,
         };
+        let place = match (&args.events, args.events_fd) {
+            (Some(path), _) => path.as_os_str().as_bytes().escape_ascii().to_string(),
+            (None, number) => format!("descriptor {}", number.unwrap_or_default()),
+        };
         let lines = file.map(|file| file.and_then(Lines::start));
         Ok(Events {
             name: String::from_utf8_lossy(args.name.as_bytes()).into_owned(),
-            lines: lines.transpose().map_err(|error| not_written(&error))?,
+            lines: lines
+                .transpose()
+                .map_err(|error| not_written(&place, &error))?,
+            place,
         })
     }
 
@@ -46,7 +55,9 @@ impl Events {
     /// What was told is written, or somebody is slow to read it.
     pub(super) fn check(&self) -> Result<(), Failure> {
         match self.flush() {
-            Err(error) if error.kind() != io::ErrorKind::TimedOut => Err(not_written(&error)),
+            Err(error) if error.kind() != io::ErrorKind::TimedOut => {
+                Err(not_written(&self.place, &error))
+            }
             _ => Ok(()),
         }
     }
@@ -99,10 +110,10 @@ fn copy(_: i32) -> Result<File, Errno> {
     Err(Errno::NOSYS)
 }
 
-fn not_written(error: &io::Error) -> Failure {
+fn not_written(place: &str, error: &io::Error) -> Failure {
     Failure::new(
         NO_EVENTS,
         "no-events",
-        format!("the events cannot be written: {error}"),
+        format!("the events cannot be written to {place}: {error}"),
     )
 }

@@ -27,6 +27,9 @@ pub(super) struct Who {
     cooling: bool,
 }
 
+/// As the message has it.
+const ADVISED_WAIT: Duration = Duration::from_secs(30);
+
 /// Why somebody else has it and we do not.
 pub(super) enum Refusal {
     Held(Holder),
@@ -62,15 +65,20 @@ impl Refusal {
         let stale = args.stale_after.is_some_and(|limit| held_for > limit);
         let name = args.name.as_bytes().escape_ascii();
         let next = match self {
-            Refusal::Held(_) => "--wait 30s waits for it",
-            Refusal::TimedOut(_) => "given up waiting",
-            Refusal::QueueFull => "as many as may wait for it already",
+            // A wait that ends before that would be no help.
+            Refusal::Held(_) if who.cooling && who.left > Some(ADVISED_WAIT) => String::new(),
+            Refusal::Held(_) => "; --wait 30s waits for it".to_owned(),
+            Refusal::TimedOut(_) => "; given up waiting".to_owned(),
+            Refusal::QueueFull => {
+                let most = args.max_waiters.unwrap_or_default();
+                format!("; --max-waiters {most} is reached")
+            }
         };
-        let text = format!("`{name}` {who}; {next}");
+        let text = format!("`{name}` {who}{next}");
         if stale {
             messages.warn(&format!("warning: held for {}: {text}", roughly(held_for)));
-        } else if args.conflict_exit_code != 0 {
-            messages.say(&text);
+        } else {
+            tell_people(args, messages, &text);
         }
         events.tell("refused", |object| {
             let object = match &who.label {
@@ -101,9 +109,8 @@ impl Refusal {
 /// This process runs under the lock that it asks for.
 pub(super) fn nested(args: &RunArgs, messages: &Messages, events: &Events) -> Verdict {
     let name = args.name.as_bytes().escape_ascii();
-    if args.conflict_exit_code != 0 {
-        messages.say(&format!("this process already runs under `{name}`"));
-    }
+    let text = format!("this process already runs under `{name}`");
+    tell_people(args, messages, &text);
     events.tell("refused", |object| object.flag("nested", true));
     verdict(args)
 }
@@ -116,6 +123,13 @@ fn look(args: &RunArgs, locks: &Locks) -> Option<Option<Inspection>> {
     let ask = move || drop(sender.send(locks.inspect(name.as_bytes())));
     looking.spawn(ask).ok()?;
     answer.recv_timeout(LOOK_LIMIT).ok()?.ok()
+}
+
+/// Nothing, where a refusal counts as success and nobody asked for more.
+fn tell_people(args: &RunArgs, messages: &Messages, text: &str) {
+    if args.conflict_exit_code != 0 || args.verbose {
+        messages.say(text);
+    }
 }
 
 fn verdict(args: &RunArgs) -> Verdict {
@@ -151,7 +165,13 @@ impl fmt::Display for Who {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let label = self.label.as_deref().unwrap_or("somebody unknown");
         match self.cooling {
-            true => write!(f, "ran last for {label}")?,
+            true => {
+                write!(f, "was last run by {label}, is kept by --at-least")?;
+                return match self.left.map(roughly) {
+                    Some(left) => write!(f, ", and is free in {left}"),
+                    None => Ok(()),
+                };
+            }
             false => write!(f, "is held by {label}")?,
         }
         if let Some(since) = self.since {
@@ -159,7 +179,6 @@ impl fmt::Display for Who {
             write!(f, " since {} ({ago} ago)", Date(since))?;
         }
         match self.left.map(roughly) {
-            Some(left) if self.cooling => write!(f, ", and is free in {left}"),
             Some(left) => write!(f, ", {left} of its lease left"),
             None => Ok(()),
         }

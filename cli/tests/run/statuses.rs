@@ -41,6 +41,9 @@ on_every_store! {
         assert_eq!((output.status.code(), &*stderr(&output)), (Some(75), ""));
         let output = Tenure::run(store, &["a", "-E", "0", "true"]).output();
         assert_eq!((output.status.code(), &*stderr(&output)), (Some(0), ""));
+        let output = Tenure::run(store, &["a", "-E", "0", "--verbose", "true"]).output();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(stderr(&output).contains("`a` is held by "), "{}", stderr(&output));
         let output = Tenure::run(store, &["a", "-E", "9", "-w", "100ms", "true"]).output();
         assert_eq!(output.status.code(), Some(9));
         assert!(stderr(&output).contains("given up waiting"));
@@ -104,7 +107,10 @@ on_every_store! {
         ] {
             let output = Tenure::run(store, &["a", program]).output();
             assert_eq!(output.status.code(), Some(status), "{program}");
-            assert!(stderr(&output).contains(program), "{program}");
+            let text = stderr(&output);
+            assert!(text.contains(program), "{text}");
+            let named = text.contains(" was not found (the lock is `a`)");
+            assert_eq!(named, status == 127, "{text}");
             assert_eq!(store.left("a"), None);
         }
     }
@@ -164,7 +170,7 @@ on_every_store! {
         let full = eventually(LONG, || {
             let output = Tenure::run(store, &try_it).output();
             assert_eq!(output.status.code(), Some(75));
-            stderr(&output).contains("as many as may wait for it already")
+            stderr(&output).contains("; --max-waiters 1 is reached")
         });
         assert!(full);
         assert!(!waits.processes().is_empty());
@@ -175,8 +181,48 @@ on_every_store! {
         assert_eq!(Tenure::run(store, &words).code(), Some(0));
         let output = Tenure::run(store, &words).output();
         assert_eq!(output.status.code(), Some(75));
-        assert!(stderr(&output).contains("`a` ran last for "), "{}", stderr(&output));
+        let text = stderr(&output);
+        assert!(text.starts_with("tenure: `a` was last run by "), "{text}");
+        assert!(text.contains(", is kept by --at-least, and is free in "), "{text}");
+        assert!(!text.contains("--wait"), "it would not wait long enough: {text}");
     }
+}
+
+#[test]
+fn a_name_that_is_forgotten_is_a_usage_error_that_says_so() {
+    for words in [
+        &["run", "--", "./job.sh", "arg"][..],
+        &["run", "--wait", "5s", "--fair", "--", "./job.sh", "arg"],
+        &["run", "--", "./job.sh"],
+        &["run", "-n", "--"],
+    ] {
+        let output = Tenure::bare(words).output();
+        assert_eq!(output.status.code(), Some(64), "{words:?}");
+        let text = stderr(&output);
+        let says = "the name of the lock comes first: tenure run NAME -- COMMAND";
+        assert!(text.contains(says), "{words:?}: {text}");
+    }
+}
+
+#[test]
+fn what_a_duration_or_a_lease_may_be_is_said() {
+    let marks = Marks::new();
+    let run = |words: &[&str]| {
+        let run = Tenure::bare(words).env("XDG_STATE_HOME", marks.path("state"));
+        stderr(&run.output())
+    };
+    let text = run(&["run", "a", "--wait", "1h30m", "true"]);
+    assert!(
+        text.contains("one number and one unit: 30 (seconds)"),
+        "{text}"
+    );
+    let text = run(&["run", "a", "--lease", "0", "true"]);
+    assert!(text.contains("from 20ms to 30d"), "{text}");
+    let text = run(&["run", "a", "--events", "/no/such/file", "true"]);
+    assert!(
+        text.contains("cannot be written to /no/such/file: "),
+        "{text}"
+    );
 }
 
 #[test]
