@@ -32,6 +32,8 @@ pub(crate) struct Sqlite {
     /// Nothing where the wall clock is not the system's.
     uptime: fn() -> Option<Uptime>,
     open: Option<Open>,
+    /// Why it is not open, for the jobs that were handed out behind the try to open it.
+    unopened: Option<Trouble>,
 }
 
 struct Open {
@@ -67,6 +69,7 @@ impl Sqlite {
             wall,
             uptime,
             open: None,
+            unopened: None,
         }
     }
 
@@ -343,6 +346,9 @@ impl Sqlite {
 
     /// Whether the file is still the one that was opened: in one that was deleted nobody else sees the locks.
     fn check_identity(&self) -> Result<(), Trouble> {
+        if let (None, Some(trouble)) = (&self.open, &self.unopened) {
+            return Err(trouble.clone());
+        }
         let identity = self.open.as_ref().map(|open| open.file.identity);
         match identity == Identity::at(&self.path) {
             true => Ok(()),
@@ -406,7 +412,8 @@ fn version(conn: &Connection) -> rusqlite::Result<i64> {
 impl Engine for Sqlite {
     fn open(&mut self, limit: Duration) -> Result<(), Trouble> {
         self.open = None;
-        let file = file::open(&self.path, &self.table, limit)?;
+        let file = file::open(&self.path, &self.table, limit)
+            .inspect_err(|trouble| self.unopened = Some(trouble.clone()))?;
         let version = version(&file.conn).map_err(|error| trouble::of(&error))?;
         let _ = self.table.sweep(&file.conn, self.now());
         if let (Some(uptime), false) = ((self.uptime)(), self.table.is_shared()) {
