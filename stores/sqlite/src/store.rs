@@ -507,3 +507,19 @@ impl Engine for Sqlite {
         (self.wall)()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_behind_an_open_that_failed_says_why_that_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("no/such/locks.db");
+        let clocks: (WallClock, fn() -> Option<Uptime>) = (Box::new(|| 0), || None);
+        let mut store = Sqlite::new(&path, None, clocks);
+        let limit = Duration::from_secs(1);
+        let trouble = store.open(limit).unwrap_err();
+        assert_eq!(store.prepare(limit), Err(trouble));
+    }
+}
