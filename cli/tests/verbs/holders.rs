@@ -252,9 +252,12 @@ fn on_a_terminal_only_yes_is_the_consent() {
     for (answer, status) in [("y\n", 75), ("\n", 75), ("yes\n", 0)] {
         assert!(lock.is_held());
         let (mut typed, program) = terminal();
-        let mut release = on(&server.url(), &["release", "a", "--force"]);
-        let release = release.stdin(program.try_clone().unwrap()).stderr(program);
-        let child = release.stdout(Stdio::piped()).spawn().unwrap();
+        let child = {
+            // Dropped with its end of the terminal.
+            let mut release = on(&server.url(), &["release", "a", "--force"]);
+            let release = release.stdin(program.try_clone().unwrap()).stderr(program);
+            release.stdout(Stdio::piped()).spawn().unwrap()
+        };
         typed.write_all(answer.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(status), "{answer:?}");
@@ -264,9 +267,10 @@ fn on_a_terminal_only_yes_is_the_consent() {
             status == 0,
             "{out}"
         );
-        let mut seen = [0; 4096];
-        let n = typed.read(&mut seen).unwrap();
-        let seen = String::from_utf8_lossy(&seen[..n]);
+        let mut seen = Vec::new();
+        // Its other end is closed: after what was written comes an error.
+        let _ = typed.read_to_end(&mut seen);
+        let seen = String::from_utf8_lossy(&seen);
         assert!(seen.contains("Holder:  one"), "{seen}");
     }
     assert!(eventually(MINUTE, || !lock.is_held()));
