@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap::{
+    Arg, ArgAction, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+    ValueEnum,
+};
 
 use crate::bench::BenchArgs;
 use crate::completions::{CompletionsArgs, ManArgs};
@@ -43,8 +46,8 @@ pub(crate) enum Verb {
 #[command(max_term_width = 80)]
 #[command(override_usage = "tenure run NAME [OPTIONS] [--] COMMAND [ARGS]...")]
 #[command(
-    after_help = "Exit status: the command's own; 75 held by somebody else, 76 lost meanwhile,
-69 no store, 77 refused by it, 64 usage. A DURATION is 30, 1.5s, 10m or 2h.",
+    after_help = "Exit status: the command's own; 75 held, 76 lost, 69 no store, 77 refused by it,
+64 usage. A DURATION is 30, 1.5s, 10m or 2h. All options: tenure help run",
     after_long_help = "Exit status: the command's own; 75 held by somebody else, 76 lost meanwhile,
 69 no store, 77 refused by it, 64 usage, 73 no file of one's own can be made,
 74 the events cannot be written, 126 the command cannot run, 127 it was not
@@ -190,8 +193,30 @@ impl Args {
     pub(crate) fn of(words: &[OsString]) -> Result<Args, clap::Error> {
         match forgets_the_name(words) {
             true => Err(no_name()),
-            false => Args::try_parse_from(words),
+            false => Args::parse_words(words),
         }
+    }
+
+    fn parse_words(words: &[OsString]) -> Result<Args, clap::Error> {
+        let mut definition = Args::definition();
+        let matches = definition.try_get_matches_from_mut(words)?;
+        Args::from_arg_matches(&matches).map_err(|error| error.format(&mut definition))
+    }
+
+    /// With a `--help` that fits a screen, as `-h` does. All of it is behind `tenure help VERB`, and on the manual page.
+    pub(crate) fn definition() -> Command {
+        let help = || {
+            let help = Arg::new("help").short('h').long("help");
+            help.action(ArgAction::HelpShort).help("Print help")
+        };
+        let tenure = Args::command().disable_help_flag(true).arg(help());
+        let verbs: Vec<String> = tenure
+            .get_subcommands()
+            .map(|verb| verb.get_name().to_owned())
+            .collect();
+        verbs.into_iter().fold(tenure, |tenure, verb| {
+            tenure.mut_subcommand(verb, |verb| verb.disable_help_flag(true).arg(help()))
+        })
     }
 }
 
@@ -201,7 +226,7 @@ fn forgets_the_name(words: &[OsString]) -> bool {
     let (Some(at), Some(true)) = (dashes, words.get(1).map(|verb| verb == "run")) else {
         return false;
     };
-    let Err(error) = Args::try_parse_from(&words[..at]) else {
+    let Err(error) = Args::parse_words(&words[..at]) else {
         return false;
     };
     let missing = error.get(ContextKind::InvalidArg);
@@ -210,7 +235,7 @@ fn forgets_the_name(words: &[OsString]) -> bool {
 }
 
 fn no_name() -> clap::Error {
-    let mut tenure = Args::command();
+    let mut tenure = Args::definition();
     let run = tenure.find_subcommand_mut("run").expect("a verb");
     let text = "the name of the lock comes first: tenure run NAME -- COMMAND";
     run.error(ErrorKind::MissingRequiredArgument, text)
@@ -268,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound() {
-        Args::command().debug_assert();
+        Args::definition().debug_assert();
     }
 
     #[test]
@@ -361,6 +386,6 @@ mod tests {
             }
             command.get_subcommands().for_each(walk);
         }
-        walk(&Args::command());
+        walk(&Args::definition());
     }
 }

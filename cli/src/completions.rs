@@ -1,6 +1,5 @@
 //! `tenure completions` and `tenure man`: what a package installs beside the program.
 
-use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 use crate::args::Args;
@@ -29,13 +28,13 @@ pub(crate) struct ManArgs {
 
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<u8, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Args::command(), "tenure", &mut script);
+    clap_complete::generate(args.shell, &mut Args::definition(), "tenure", &mut script);
     print(&String::from_utf8_lossy(&script))?;
     Ok(exit::DONE)
 }
 
 pub(crate) fn man(args: &ManArgs) -> Result<u8, Failure> {
-    let mut command = Args::command();
+    let mut command = Args::definition();
     command.build();
     let command = match &args.verb {
         None => command,

@@ -40,13 +40,14 @@ fn a_help_is_what_was_read_last() {
         };
         kept::file(&format!("snapshots/{name}.txt"), &help(verb, "--help"));
     }
+    kept::file("snapshots/help-run.txt", &help("help run", ""));
 }
 
 #[test]
 fn a_help_fits_a_screen_and_begins_with_an_example() {
     for verb in VERBS {
-        // `run` has a longer one behind `--help`.
-        let text = help(verb, "-h");
+        let text = help(verb, "--help");
+        assert_eq!(text, help(verb, "-h"));
         let example = format!("Example: tenure {verb}");
         assert!(text.starts_with(example.trim_end()), "{text}");
         assert!(text.lines().count() <= 24, "{text}");
@@ -69,11 +70,19 @@ fn there_is_no_verb_without_a_help_here() {
 }
 
 #[test]
-fn help_and_a_verb_is_the_help_of_that() {
+fn help_and_a_verb_leaves_nothing_out() {
     for verb in VERBS {
-        let asked = help(&format!("help {verb}"), "");
-        assert_eq!(asked, help(verb, "--help"));
+        let all = help(&format!("help {verb}"), "");
+        assert!(all.starts_with(&format!("Example: tenure {verb}")), "{all}");
+        for option in help(verb, "--help").split_whitespace() {
+            assert!(
+                !option.starts_with("--") || all.contains(option),
+                "{option}: {all}"
+            );
+        }
     }
+    let all = help("help run", "");
+    assert!(all.contains("--lost-exit-code") && all.contains("--pass-store"));
 }
 
 #[test]
