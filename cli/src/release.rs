@@ -23,9 +23,9 @@ use crate::store::Store;
     group = clap::ArgGroup::new("how").required(true).args(["token_env", "token_stdin", "force"])
 )]
 #[command(
-    after_help = "The holder is told, and works on until then. Exit status: 0 freed, or free \
-        already; 75 held by somebody else, or not agreed to; 69 no store, 77 refused, \
-        64 usage."
+    after_help = "The holder is told, and works on until then. Exit status: 0 freed, or with \
+        --force free already; 75 not held with that token, or not agreed to; 69 no \
+        store, 77 refused, 64 usage."
 )]
 pub(crate) struct ReleaseArgs {
     /// Of the lock

@@ -59,15 +59,17 @@ fn a_thread_that_was_slow_leaves_the_jobs_of_others_to_the_worker() -> Result<()
     })?;
     let (done, is_done) = channel();
     let others = locks.clone();
-    let slow = thread::spawn(move || done.send(others.acquire("slow").map(drop)));
+    // Not let go of by this thread, which would then see to what comes first.
+    let slow = thread::spawn(move || done.send(others.acquire("slow")));
     has_begun.recv_timeout(LONG).expect("it is asked for");
     let others = locks.clone();
     let stuck = thread::spawn(move || others.acquire("stuck").map(drop));
     let answer = is_done.recv_timeout(LONG / 2);
     go.send(()).unwrap();
-    answer.expect("it does not wait for the other one")?;
+    let lock = answer.expect("it does not wait for the other one")?;
     assert!(slow.join().unwrap().is_ok());
     stuck.join().unwrap()?;
+    drop(lock);
     locks.close();
     Ok(())
 }
