@@ -220,10 +220,6 @@ impl<E: Engine> Work for Jobs<E> {
     }
 
     fn carry_out(&self, wait: bool) -> bool {
-        // Whoever has nothing to do does not wait for the worker either, which may be at it for long.
-        if lock(&self.desk).tasks.is_empty() {
-            return false;
-        }
         let mut engine = match self.engine.try_lock() {
             Ok(engine) => engine,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
