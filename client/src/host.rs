@@ -251,15 +251,27 @@ impl<M: Machine, B: Binding> Shared<M, B> {
     fn carry_out(&self, gone: bool) {
         let Some(work) = &self.work else { return };
         if gone || self.binding.may_block() {
-            let until = self.binding.now() + HELPS_FOR;
-            let mut done = 0;
-            while (gone || done < HELPS_WITH && self.binding.now() < until) && work.carry_out(gone)
-            {
-                self.take_in();
-                done += 1;
-            }
+            self.help(work, gone, gone);
         }
         Arc::clone(work).hand_over();
+    }
+
+    /// A guard was dropped, which may be the last thing that the process does: a thread that may wait does so for the one that is at
+    /// it, and does then what is left.
+    fn see_through(&self) {
+        if let (Some(work), true) = (&self.work, self.binding.may_block()) {
+            self.help(work, true, false);
+        }
+    }
+
+    /// All of it, or what a caller's thread helps with.
+    fn help(&self, work: &Arc<dyn Work>, wait: bool, all: bool) {
+        let until = self.binding.now() + HELPS_FOR;
+        let mut done = 0;
+        while (all || done < HELPS_WITH && self.binding.now() < until) && work.carry_out(wait) {
+            self.take_in();
+            done += 1;
+        }
     }
 
     /// Takes in what has come of it.

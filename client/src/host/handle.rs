@@ -119,6 +119,9 @@ impl<M: Machine, B: Binding> Store for Handle<M, B> {
                 state.end_releases(now, observed, wakers);
             }
         });
+        if how == End::Drop {
+            self.shared.see_through();
+        }
         Ok(())
     }
 
