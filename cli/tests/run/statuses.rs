@@ -362,3 +362,27 @@ fn a_store_that_is_not_there_is_told_from_one_that_refuses_us() {
         Some(0)
     );
 }
+
+/// Root may write whatever it likes, unless that right is taken from it.
+#[test]
+fn a_file_that_this_user_may_not_write_is_denied() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let marks = Marks::new();
+    marks.write("locks.db", "");
+    let file = marks.path("locks.db");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let url = format!("sqlite://{}", file.display());
+    let rights = "-dac_override,-dac_read_search";
+    let mut command = std::process::Command::new("setpriv");
+    match rustix::process::geteuid().is_root() {
+        true => command.args(["--bounding-set", rights, env!("CARGO_BIN_EXE_tenure")]),
+        false => {
+            command = std::process::Command::new(env!("CARGO_BIN_EXE_tenure"));
+            &mut command
+        }
+    };
+    let output = command.args(["run", "a", "true"]).env("TENURE_STORE", url);
+    let output = output.output().unwrap();
+    assert_eq!(output.status.code(), Some(77), "{}", stderr(&output));
+}
